@@ -1,0 +1,5 @@
+"""`python -m truenorm` is `truenorm`."""
+
+from truenorm.cli import main
+
+main()

@@ -1,0 +1,79 @@
+"""The sentences, normalised in three ways side by side, and how far padding moves the word "How"."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from truenorm import examples
+from truenorm.display.cells import number
+
+PADDINGS = (2, 8, 32, 100)
+
+
+def show_comparison(eps: float, *, as_json: bool = False) -> None:
+    """Print the comparison, as tables or as JSON."""
+    methods = examples.methods(eps)
+    if as_json:
+        click.echo(json.dumps(_as_dict(methods), indent=2))
+        return
+    counted, true = (_triple(method.normalize()[examples.HOW], 9, 6) for method in methods[:2])
+    console = Console(highlight=False)
+    console.print("Two sentences, 'Hi Nitish' and 'How are you today'. The first is zero-padded.")
+    console.print("Batch norm: a mean and deviation for each column. Layer norm: for each row.\n")
+    console.print(_side_by_side(methods))
+    console.print("\nHow far padding moves the row 'How' from where it is without any:\n")
+    console.print(_movements(methods))
+    console.print(f"\n'How' becomes {counted}  with the two padding rows counted,")
+    console.print(f"and in truth  {true}  over the six real rows alone.")
+    console.print("Its sentence did not change: only zeros were put behind another one.")
+
+
+def _side_by_side(methods: tuple[examples.Method, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for i, name in enumerate(("", "input", *(method.name.replace(", ", ",\n") for method in methods))):
+        table.add_column(name, justify="right" if i else "left", no_wrap=True, vertical="bottom")
+    normalized = [method.normalize().reshape(-1, 3) for method in methods]
+    for token, x, *ys in zip(examples.TOKENS, examples.SENTENCES.reshape(-1, 3), *normalized, strict=True):
+        style = {"How": "bold", "<pad>": "dim"}.get(token)
+        table.add_row(Text(token), _triple(x, 4, 2), *(_triple(y, 5, 2) for y in ys), style=style)
+    return table
+
+
+def _movements(methods: tuple[examples.Method, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("padding rows:", no_wrap=True)
+    for padding in PADDINGS:
+        table.add_column(str(padding), justify="right", min_width=9)
+    for method in methods:
+        table.add_row(method.name, *(number(method.moved(padding)) for padding in PADDINGS))
+    return table
+
+
+def _triple(row: NDArray[np.float64], width: int, digits: int) -> str:
+    return " ".join(f"{value + 0.0:{width}.{digits}f}" for value in row)
+
+
+def _as_dict(methods: tuple[examples.Method, ...]) -> dict[str, object]:
+    return {
+        "tokens": list(examples.TOKENS),
+        "lengths": list(examples.LENGTHS),
+        "input": examples.SENTENCES.tolist(),
+        "methods": [
+            {
+                "name": method.name,
+                "norm": repr(method.norm),
+                "lengths_given": method.knows_lengths,
+                "y": method.normalize().tolist(),
+                "how": method.normalize()[examples.HOW].tolist(),
+                "how_moved_by_padding_rows": {str(padding): method.moved(padding) for padding in PADDINGS},
+            }
+            for method in methods
+        ],
+    }

@@ -1,0 +1,42 @@
+"""`truenorm demo`: a guided tour of the two examples."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+
+import truenorm as tn
+from truenorm import examples
+from truenorm.cli.comparison import show_comparison
+from truenorm.display.cells import cells_of
+from truenorm.display.text import table
+
+STEPS = ("x", "mean", "var", "xhat")
+
+
+@click.command(epilog="Example: truenorm demo")
+def command() -> None:
+    """A guided tour of what truenorm does, in under a minute."""
+    console = Console(highlight=False)
+    console.rule("1. What a batch normalization computes", align="left")
+    console.print("Five examples, three nodes. Every column gets mean 0 and variance 1.\n")
+    shown = tn.explain(examples.TABLE, tn.batch())
+    for step in shown.steps:
+        if step.name in STEPS:
+            console.print(f"{step.name} = {step.formula}")
+            console.print(table(cells_of(step, {"columns": examples.TABLE_COLUMNS})), "")
+    console.rule("2. What padding does to it", align="left")
+    show_comparison(eps=1e-5)
+    console.print()
+    console.rule("Where to go from here", align="left")
+    for line, purpose in (
+        (
+            "truenorm explain --example table --dy '1,0,0;0,1,0;0,0,1;0,0,0;0,0,0'",
+            "every step, backwards too",
+        ),
+        ("truenorm explain your.csv --norm layer", "the same for your numbers"),
+        ("truenorm env", "what is installed"),
+        ("src/truenorm/spec.py, moments.py, reference.py", "the whole idea in three short files"),
+    ):
+        console.print(f"  {line}", soft_wrap=True)
+        console.print(f"      {purpose}", style="dim")

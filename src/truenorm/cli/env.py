@@ -1,0 +1,59 @@
+"""`truenorm env`: what this installation consists of, for a person or a bug report."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+import truenorm as tn
+from truenorm import engine
+
+# What each optional package is for, and the extra that brings it.
+OPTIONAL = {
+    "torch": ("the PyTorch layers and the doctor", "torch"),
+    "safetensors": ("training in the lab", "lab"),
+    "altair": ("reports with charts", "report"),
+    "distributed": ("sweeps on a cluster", "cluster"),
+}
+
+
+@click.command(epilog="Example: truenorm env --json")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def command(as_json: bool) -> None:
+    """Show versions, engine, threads, and what is missing."""
+    facts = {
+        "truenorm": tn.__version__,
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "engine": engine.NAME,
+        "threads": engine.threads(),
+        "native": engine.native_build(),
+        "optional": {name: _version(name) for name in OPTIONAL},
+    }
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    for name in ("truenorm", "python", "numpy", "machine", "engine", "threads"):
+        click.echo(f"{name:12} {facts[name]}")
+    click.echo(f"{'native':12} {_native_line()}")
+    for name, (purpose, extra) in OPTIONAL.items():
+        found = _version(name)
+        click.echo(f"{name:12} " + (found or f'missing: needed for {purpose}; pip install "truenorm[{extra}]"'))
+
+
+def _native_line() -> str:
+    build = engine.native_build()
+    if build is None:
+        return "not built: no C++ compiler was found at install; everything works, in NumPy"
+    return ", ".join(f"{key} {value}" for key, value in build.items() if value)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

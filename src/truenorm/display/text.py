@@ -1,0 +1,50 @@
+"""An explanation in a terminal: aligned tables with the formula above each."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from truenorm.display.cells import Cells, cells_of, headline, left_out_line
+from truenorm.explanation import Explanation
+
+WIDTH = 110  # where the width is not the terminal's
+
+
+def as_text(explanation: Explanation) -> str:
+    """Plain text, without colours."""
+    console = Console(width=WIDTH, no_color=True, force_terminal=False, highlight=False)
+    with console.capture() as captured:
+        show(explanation, console)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
+
+
+def show(explanation: Explanation, console: Console) -> None:
+    """Print the steps, forward and then backward."""
+    console.print(Text(headline(explanation), style="bold"))
+    console.print(left_out_line(explanation))
+    part = ""
+    for step in explanation.steps:
+        if step.part != part:
+            part = step.part
+            console.rule(Text(part), align="left")
+        size = " x ".join(map(str, step.values.shape))
+        line = Text.assemble((step.name, "bold cyan"), " = ", step.formula, ("   " + size, "dim"))
+        console.print(line)
+        console.print(Padding(table(cells_of(step, explanation.labels)), (0, 0, 1, 2), expand=False))
+
+
+def table(cells: Cells) -> Table:
+    """Cells with every number aligned to the right."""
+    shown = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", caption=_caption(cells))
+    for i, name in enumerate(cells.header):
+        shown.add_column(name, justify="right" if i else "left", style=None if i else "dim", no_wrap=True)
+    for row in cells.rows:
+        shown.add_row(*map(Text, row))
+    return shown
+
+
+def _caption(cells: Cells) -> Text | None:
+    return Text(f"{cells.note} are shown", style="dim") if cells.note else None

@@ -1,0 +1,219 @@
+"""Normalization, forward and backward, in NumPy: the definition that every other implementation is held to.
+
+Forward, for the elements that share one statistic (count N, sample weights s, 1 without):
+
+    mean = Σ s x / N                  var = Σ s (x - mean)² / (N - ddof)
+    rstd = 1 / sqrt(var + eps)        or 1 / (sqrt(var) + eps)
+    xhat = (x - mean) · rstd          y = xhat · weight + bias
+
+Backward: dy is the loss's gradient at y; d + name is its gradient at name.
+
+    dbias = Σ dy        dweight = Σ dy · xhat        dxhat = dy · weight
+    x reaches the loss on three paths: itself, through mean, and through var (that is, through rstd).
+      itself         dxhat · rstd
+      through mean   dmean = -rstd · Σ dxhat                  mean holds s / N of x
+      through var    dvar  = Σ dxhat · (x - mean) · drstd/dvar   var holds 2 s (x - mean) / (N - ddof) of x
+    (mean also moves var, but by Σ s (x - mean) = 0.) With drstd/dvar = -rstd³/2 the three add up to
+
+    dx = rstd · (dxhat - s · Σ dxhat / N - s · xhat · Σ (dxhat · xhat) / (N - ddof))
+
+So two sums for each statistic, `Σ dxhat` and `Σ dxhat · xhat`, are all that elements must know of each other.
+`docs/derivation.md` takes the steps one by one; `explanation.py` shows each with its numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from truenorm.moments import Moments, measure_selection, quietly, tree_sum
+from truenorm.selection import Floats, Selection, float_dtype, select
+from truenorm.spec import Norm
+
+Padding = Literal["zero", "keep"]
+
+
+@dataclass(frozen=True, eq=False)
+class Normalized:
+    """What `forward` returns: `y`, the `moments` it used, and what `backward` needs to know."""
+
+    y: NDArray[Any]
+    moments: Moments
+    norm: Norm
+    selection: Selection
+    weight: NDArray[Any] | None
+    bias: NDArray[Any] | None
+    padding: Padding
+    given: bool  # the moments were given, and so do not depend on x
+
+    def __repr__(self) -> str:
+        return f"Normalized(y={self.y!r}, moments={self.moments!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardSums:
+    """Σ dxhat and Σ dxhat · xhat for each statistic, and the gradients of weight and bias.
+
+    Parts that share their statistics add them: `backward_sums(dy1, out1) + backward_sums(dy2, out2)`.
+    """
+
+    dxhat: Floats
+    dxhat_xhat: Floats
+    dweight: Floats | None
+    dbias: Floats | None
+
+    def __add__(self, other: BackwardSums) -> BackwardSums:
+        if (self.dweight is None, self.dbias is None) != (other.dweight is None, other.dbias is None):
+            raise ValueError("BackwardSums: all parts have a weight, or none has; the same goes for bias.")
+        add = [
+            None if one is None or two is None else one + two
+            for one, two in zip(vars(self).values(), vars(other).values(), strict=True)
+        ]
+        return BackwardSums(*add)  # type: ignore[arg-type]
+
+
+@quietly
+def forward(
+    x: ArrayLike,
+    norm: Norm,
+    *,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    valid: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    moments: Moments | None = None,
+    padding: Padding = "zero",
+) -> Normalized:
+    """y = (x - mean) · rstd · weight + bias, with the statistics of the real elements alone.
+
+    weight, bias   of `norm.view(x.shape).weight_shape`: usually (c,)
+    valid, lengths, offsets, sample_weight   which elements are real: see `truenorm.selection`
+    moments        used instead of x's own; `backward` then takes them as constants
+    padding        what y holds where nothing is valid: "zero", or "keep" for x as it is
+
+    y has the shape and dtype of x. A constant channel gives exactly `bias`, and so does one with too few
+    elements for its `ddof`.
+
+    >>> import truenorm as tn
+    >>> table = [[7.0, 5.0, 4.0], [2.0, 3.0, 4.0], [1.0, 2.0, 3.0], [7.0, 5.0, 6.0], [3.0, 3.0, 4.0]]
+    >>> out = tn.forward(table, tn.batch(), weight=[2.0, 1.0, 1.0], bias=[0.0, 0.0, 5.0])
+    >>> out.moments.mean
+    array([4. , 3.6, 4.2])
+    >>> out.y.mean(axis=0).round(12) + 0
+    array([0., 0., 5.])
+    """
+    if padding not in get_args(Padding):
+        raise ValueError(f"padding: {' or '.join(map(repr, get_args(Padding)))}, got {padding!r}.")
+    selection = select(x, norm, valid=valid, lengths=lengths, offsets=offsets, sample_weight=sample_weight)
+    view, given = selection.view, moments is not None
+    if moments is None:
+        moments = measure_selection(selection, norm)
+    elif moments.shape != view.statistics:
+        raise ValueError(f"moments: the shape {view.statistics} for this x, got {moments.shape}.")
+    weight, bias = _parameter(selection, weight, "weight"), _parameter(selection, bias, "bias")
+    y = _xhat(selection, moments, norm)
+    if weight is not None:
+        y = y * weight.reshape(view.weight_split)
+    if bias is not None:
+        y = y + bias.reshape(view.weight_split)
+    y = selection.restore(y, keep=x if padding == "keep" else None)
+    return Normalized(y, moments, norm, selection, weight, bias, padding, given)
+
+
+@quietly
+def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
+    """The sums that the gradient needs: of this part alone, to be added to those of other parts."""
+    view = out.selection.view
+    dy, xhat = out.selection.arrange(dy), _xhat(out.selection, out.moments, out.norm)
+    dxhat = _dxhat(dy, out)
+    dweight, dbias = (tree_sum(one, view.unweighted).reshape(view.weight_shape or ()) for one in (dy * xhat, dy))
+    return BackwardSums(
+        dxhat=tree_sum(dxhat, view.reduced).reshape(view.statistics),
+        dxhat_xhat=tree_sum(dxhat * xhat, view.reduced).reshape(view.statistics),
+        dweight=None if out.weight is None else dweight,
+        dbias=None if out.bias is None else dbias,
+    )
+
+
+@quietly
+def backward(
+    dy: ArrayLike, out: Normalized, *, sums: BackwardSums | None = None
+) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
+    """dx, dweight and dbias (None where there is no weight or bias).
+
+    Moments that were given are constants. With `sums`, they are instead those of a whole that x is a part of,
+    and `sums` are the whole's, added over its parts; dweight and dbias are then the whole's too.
+
+    >>> import truenorm as tn
+    >>> x = np.array([[1.0], [2.0], [6.0]])
+    >>> tn.backward([[1.0], [0.0], [0.0]], tn.forward(x, tn.batch(eps=0)))[0].round(6).ravel() + 0
+    array([ 0.176347, -0.220433,  0.044087])
+    """
+    constant = out.given and sums is None
+    sums = backward_sums(dy, out) if sums is None else sums
+    view, s = out.selection.view, out.selection.sample_weight
+    dxhat, rstd = _dxhat(out.selection.arrange(dy), out), inverse_deviation(out.moments, out.norm)
+    dx = dxhat
+    if not constant:
+        count = out.moments.count
+        through_mean = _ratio(sums.dxhat, count) if out.norm.center else np.zeros(view.statistics)
+        through_var = _ratio(sums.dxhat_xhat, count - out.norm.ddof) * _eps_outside(out.moments, out.norm)
+        shared = through_mean.reshape(view.statistics_split) + _xhat(
+            out.selection, out.moments, out.norm
+        ) * through_var.reshape(view.statistics_split)
+        dx = dx - (shared if s is None else s * shared)
+    dx = dx * rstd.reshape(view.statistics_split)
+    dx = out.selection.restore(dx, keep=dy if out.padding == "keep" else None)
+    return dx, _like(out.weight, sums.dweight), _like(out.bias, sums.dbias)
+
+
+def inverse_deviation(moments: Moments, norm: Norm) -> Floats:
+    """rstd: the one place where eps and ddof are applied. 0 where there is no variance to divide by."""
+    var = moments.var(norm.ddof)
+    deviation = np.sqrt(var + norm.eps) if norm.eps_at == "var" else np.sqrt(var) + norm.eps
+    known = (moments.count > norm.ddof) & (deviation != 0)
+    return np.divide(1.0, deviation, out=np.zeros_like(deviation), where=known)
+
+
+def _eps_outside(moments: Moments, norm: Norm) -> Floats:
+    """-2 · drstd/dvar / rstd³: 1 for sqrt(var + eps), (std + eps) / std for std + eps; 0 where m2 is 0."""
+    std = np.sqrt(moments.var(norm.ddof))
+    return np.ones_like(std) if norm.eps_at == "var" else _ratio(std + norm.eps, std)
+
+
+def _xhat(selection: Selection, moments: Moments, norm: Norm) -> Floats:
+    """(x - mean) · rstd and not x · scale + shift, so that a constant channel gives exactly 0."""
+    split = selection.view.statistics_split
+    return (selection.x - moments.mean.reshape(split)) * inverse_deviation(moments, norm).reshape(split)
+
+
+def _dxhat(dy: Floats, out: Normalized) -> Floats:
+    """The gradient at xhat; `dy` is arranged: 0 where nothing is valid."""
+    return dy if out.weight is None else dy * out.weight.reshape(out.selection.view.weight_split)
+
+
+def _ratio(above: Floats, below: NDArray[Any]) -> Floats:
+    """above / below, 0 where below is not positive."""
+    ratio: Floats = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    return ratio
+
+
+def _like(parameter: NDArray[Any] | None, gradient: Floats | None) -> NDArray[Any] | None:
+    return None if parameter is None or gradient is None else gradient.astype(parameter.dtype)
+
+
+def _parameter(selection: Selection, values: ArrayLike | None, name: str) -> NDArray[Any] | None:
+    if values is None:
+        return None
+    array, shape = np.asarray(values), selection.view.weight_shape
+    array = array.astype(float_dtype(array, name), copy=False)
+    if shape is None:
+        raise ValueError(f"{name}: the pattern has no axis c to put it on, got shape {array.shape}. Pass affine=.")
+    if array.shape != shape:
+        raise ValueError(f"{name}: the shape {shape} for this x, got {array.shape}.")
+    return array
