@@ -218,6 +218,8 @@ def _backward_steps(notebook: _Notebook, dy: ArrayLike) -> None:
     s = 1.0 if form.sample_weight is None else form.sample_weight
     times = "" if form.sample_weight is None else "s · "
     centered = form.x - _split(out, out.moments.mean)
+    if form.valid is not None:
+        centered = np.where(form.valid, centered, 0.0)
     rstd = _split(out, inverse_deviation(out.moments, norm))
     count, degrees = _split(out, out.moments.count), _split(out, out.moments.count - norm.ddof)
 

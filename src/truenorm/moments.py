@@ -10,6 +10,7 @@ elements, by 1 or by their sample weight; merging weighs means, by their counts,
 
 Two passes, never E[x²] - E[x]², which loses everything when the mean is large: for N(10⁴, 1) in float32 it
 gives a variance of 16. All sums are in float64, in an order that does not depend on padding (`tree_sum`).
+References: [chan], [higham].
 """
 
 from __future__ import annotations

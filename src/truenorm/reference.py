@@ -19,6 +19,7 @@ Backward: dy is the loss's gradient at y; d + name is its gradient at name.
 
 So two sums for each statistic, `Σ dxhat` and `Σ dxhat · xhat`, are all that elements must know of each other.
 `docs/derivation.md` takes the steps one by one; `explanation.py` shows each with its numbers.
+References: [ioffe], [ba], [zhang].
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ subclassed: a pattern names the axes of x, and brackets mark those that are aver
 
 The **channel axis** is the whole axis that is, or contains, ``c``: `weight` and `bias` cover it.
 Nothing in this file knows an array. How a pattern meets a shape stands in `view.py`, how the text is read
-in `pattern.py`. Read on in `moments.py`, then `reference.py`.
+in `pattern.py`. Read on in `moments.py`, then `reference.py`. References: [ioffe], [ba], [zhang], [ulyanov], [wu].
 """
 
 from __future__ import annotations

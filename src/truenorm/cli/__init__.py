@@ -19,6 +19,15 @@ COMMANDS = {
     "env": "Versions, engine, threads, and what is missing.",
 }
 
+DEBUG = click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
+
+
+class Command(click.Command):
+    """A command that takes --debug, which `main` looks for."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), DEBUG]
+
 
 class _Commands(click.Group):
     """Loads a command when it is called, so that the others' imports cost nothing."""
@@ -29,9 +38,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found = importlib.import_module(f"truenorm.cli.{name}").command
-        assert isinstance(found, click.Command)
-        found.params.append(_debug_option())
+        found: Command = importlib.import_module(f"truenorm.cli.{name}").command
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -39,15 +46,11 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _debug_option() -> click.Option:
-    return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
-
-
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with: truenorm demo",
-    params=[_debug_option()],
+    params=[DEBUG],
 )
 @click.version_option(package_name="truenorm")
 def commands() -> None:

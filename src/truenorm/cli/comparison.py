@@ -7,12 +7,12 @@ import json
 import click
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from truenorm import examples
 from truenorm.display.cells import number
+from truenorm.display.text import Screen
 
 PADDINGS = (2, 8, 32, 100)
 
@@ -24,7 +24,7 @@ def show_comparison(eps: float, *, as_json: bool = False) -> None:
         click.echo(json.dumps(_as_dict(methods), indent=2))
         return
     counted, true = (_triple(method.normalize()[examples.HOW], 9, 6) for method in methods[:2])
-    console = Console(highlight=False)
+    console = Screen()
     console.print("Two sentences, 'Hi Nitish' and 'How are you today'. The first is zero-padded.")
     console.print("Batch norm: a mean and deviation for each column. Layer norm: for each row.\n")
     console.print(_side_by_side(methods))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 
 import truenorm as tn
 from truenorm import examples
+from truenorm.cli import Command
 from truenorm.cli.comparison import show_comparison
 from truenorm.display.cells import cells_of
-from truenorm.display.text import table
+from truenorm.display.text import Screen, table
 
 STEPS = ("x", "mean", "var", "xhat")
 
 
-@click.command(epilog="Example: truenorm demo")
+@click.command(cls=Command, epilog="Example: truenorm demo")
 def command() -> None:
     """A guided tour of what truenorm does, in under a minute."""
-    console = Console(highlight=False)
+    console = Screen()
     console.rule("1. What a batch normalization computes", align="left")
     console.print("Five examples, three nodes. Every column gets mean 0 and variance 1.\n")
     shown = tn.explain(examples.TABLE, tn.batch())

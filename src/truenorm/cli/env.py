@@ -10,6 +10,7 @@ import click
 
 import truenorm as tn
 from truenorm import engine
+from truenorm.cli import Command
 
 # What each optional package is for, and the extra that brings it.
 OPTIONAL = {
@@ -20,7 +21,7 @@ OPTIONAL = {
 }
 
 
-@click.command(epilog="Example: truenorm env --json")
+@click.command(cls=Command, epilog="Example: truenorm env --json")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def command(as_json: bool) -> None:
     """Show versions, engine, threads, and what is missing."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import truenorm as tn
 from truenorm import examples
+from truenorm.cli import Command
 from truenorm.cli.numbers import NumberTable, parse_row, parse_table, parse_whole, read_table
 from truenorm.explanation import Explanation
 from truenorm.spec import EpsAt, Norm
@@ -23,6 +24,7 @@ Example = Literal["table", "sentences"]
 
 
 @click.command(
+    cls=Command,
     epilog="""\b
 Examples:
   truenorm explain --example table
@@ -143,11 +145,6 @@ def _print(shown: Explanation, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown.as_dict(), indent=2, ensure_ascii=False, allow_nan=False))
         return
-    from rich.console import Console
+    from truenorm.display.text import Screen, show  # loads rich, which --json does not need
 
-    from truenorm.display.text import WIDTH, show
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
-    show(shown, console)
+    show(shown, Screen())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from truenorm.explanation import Explanation, Step
+if TYPE_CHECKING:
+    from truenorm.explanation import Explanation, Step
 
 LEFT_OUT = "·"
 MOST_ROWS, MOST_COLUMNS = 16, 8

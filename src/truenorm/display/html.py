@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from truenorm.display.cells import Cells, cells_of, headline, left_out_line
-from truenorm.explanation import Explanation
+
+if TYPE_CHECKING:
+    from truenorm.explanation import Explanation
 
 
 def as_html(explanation: Explanation) -> str:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from truenorm.display.cells import Cells, cells_of, headline, left_out_line
-from truenorm.explanation import Explanation
 
-WIDTH = 110  # where the width is not the terminal's
+if TYPE_CHECKING:
+    from truenorm.explanation import Explanation
+
+
+class Screen(Console):
+    """Standard output, whoever reads it: a terminal with colours, or a pipe that may close early."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False)
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
 
 
 def as_text(explanation: Explanation) -> str:
     """Plain text, without colours."""
-    console = Console(width=WIDTH, no_color=True, force_terminal=False, highlight=False)
+    console = Console(width=120, no_color=True, force_terminal=False, highlight=False)
     with console.capture() as captured:
         show(explanation, console)
     return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
@@ -24,7 +36,7 @@ def as_text(explanation: Explanation) -> str:
 def show(explanation: Explanation, console: Console) -> None:
     """Print the steps, forward and then backward."""
     console.print(Text(headline(explanation), style="bold"))
-    console.print(left_out_line(explanation))
+    console.print(Text(left_out_line(explanation)))
     part = ""
     for step in explanation.steps:
         if step.part != part:
@@ -40,7 +52,7 @@ def table(cells: Cells) -> Table:
     """Cells with every number aligned to the right."""
     shown = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", caption=_caption(cells))
     for i, name in enumerate(cells.header):
-        shown.add_column(name, justify="right" if i else "left", style=None if i else "dim", no_wrap=True)
+        shown.add_column(Text(name), justify="right" if i else "left", style=None if i else "dim", no_wrap=True)
     for row in cells.rows:
         shown.add_row(*map(Text, row))
     return shown

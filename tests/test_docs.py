@@ -1,0 +1,81 @@
+"""What README, docs and help texts show is true: their code runs, their commands work, their links lead somewhere."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for found, text in BLOCK.findall(page.read_text("utf-8")) if found == language]
+
+
+def run_examples(text: str, name: str) -> doctest.TestResults:
+    test = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
+    return doctest.DocTestRunner().run(test)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_print_what_they_say(page: Path) -> None:
+    found = blocks(page, "python")
+    for text in found:
+        assert ">>>" in text, f"{page.name}: a block that shows no result proves nothing:\n{text}"
+    results = run_examples("\n".join(found), page.name)
+    assert results.failed == 0
+    assert results.attempted >= len(found)
+
+
+def test_a_wrong_number_in_a_page_would_be_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_examples(">>> 1 + 1\n3\n", "wrong").failed == 1
+    capsys.readouterr()
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for text in blocks(page, "sh") for line in text.splitlines()]
+    helped = subprocess.run([sys.executable, "-m", "truenorm", "explain", "--help"], capture_output=True, text=True)
+    lines += helped.stdout.split("Examples:\n")[1].splitlines()
+    return sorted({line.strip() for line in lines if re.search(r"(^|\| )\s*truenorm ", line)})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_shown_to_people_work(command: str, tmp_path: Path) -> None:
+    for name in ("data.csv", "gradient.csv"):
+        (tmp_path / name).write_text("1,2,3\n4,5,7\n9,8,7\n5,6,5\n")
+    (tmp_path / "padded.csv").write_text("1,2\n4,5\n0,0\n0,0\n9,8\n3,4\n5,6\n7,9\n")
+    line = command.replace("truenorm ", f"{shlex.quote(sys.executable)} -m truenorm ")
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_files_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target in re.findall(r"`((?:src|docs|tests|bench)/[\w./-]+)`", text):
+        assert (ROOT / target).exists(), f"{page.name} names {target}"
+
+
+def test_references_in_docstrings_are_listed() -> None:
+    listed = set(re.findall(r"^\| (\[\w+\])", (ROOT / "docs/references.md").read_text("utf-8"), re.MULTILINE))
+    for file in (ROOT / "src").rglob("*.py"):
+        for line in re.findall(r"References: (.*)", file.read_text("utf-8")):
+            assert set(re.findall(r"\[\w+\]", line)) <= listed, file
+
+
+def test_the_three_first_files_stay_short() -> None:
+    for name in ("spec", "moments", "reference"):
+        lines = (ROOT / f"src/truenorm/{name}.py").read_text("utf-8").splitlines()
+        assert len(lines) <= 220, f"{name}.py has {len(lines)} lines"
