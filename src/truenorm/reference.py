@@ -158,17 +158,14 @@ def backward(
     constant = out.given and sums is None
     sums = backward_sums(dy, out) if sums is None else sums
     view, s = out.selection.view, out.selection.sample_weight
-    dxhat, rstd = _dxhat(out.selection.arrange(dy), out), inverse_deviation(out.moments, out.norm)
-    dx = dxhat
+    dx = _dxhat(out.selection.arrange(dy), out)
     if not constant:
-        count = out.moments.count
+        count, xhat = out.moments.count, _xhat(out.selection, out.moments, out.norm)
         through_mean = _ratio(sums.dxhat, count) if out.norm.center else np.zeros(view.statistics)
         through_var = _ratio(sums.dxhat_xhat, count - out.norm.ddof) * _eps_outside(out.moments, out.norm)
-        shared = through_mean.reshape(view.statistics_split) + _xhat(
-            out.selection, out.moments, out.norm
-        ) * through_var.reshape(view.statistics_split)
+        shared = through_mean.reshape(view.statistics_split) + xhat * through_var.reshape(view.statistics_split)
         dx = dx - (shared if s is None else s * shared)
-    dx = dx * rstd.reshape(view.statistics_split)
+    dx = dx * inverse_deviation(out.moments, out.norm).reshape(view.statistics_split)
     dx = out.selection.restore(dx, keep=dy if out.padding == "keep" else None)
     return dx, _like(out.weight, sums.dweight), _like(out.bias, sums.dbias)
 
@@ -190,7 +187,8 @@ def _eps_outside(moments: Moments, norm: Norm) -> Floats:
 def _xhat(selection: Selection, moments: Moments, norm: Norm) -> Floats:
     """(x - mean) · rstd and not x · scale + shift, so that a constant channel gives exactly 0."""
     split = selection.view.statistics_split
-    return (selection.x - moments.mean.reshape(split)) * inverse_deviation(moments, norm).reshape(split)
+    xhat = (selection.x - moments.mean.reshape(split)) * inverse_deviation(moments, norm).reshape(split)
+    return xhat if selection.valid is None else np.where(selection.valid, xhat, 0.0)
 
 
 def _dxhat(dy: Floats, out: Normalized) -> Floats:
