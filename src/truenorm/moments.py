@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from truenorm.selection import Floats, Selection, select
+from truenorm.selection import Floats, Selection, as_floats, select
 from truenorm.spec import Norm
 
 # Beyond a dtype's range is inf, and inf - inf is NaN: that is the answer, not an event to warn of.
@@ -44,10 +44,10 @@ class Moments:
     m2: Floats
 
     def __post_init__(self) -> None:
-        mean, m2 = (np.asarray(one, np.result_type(one, np.float64)) for one in (self.mean, self.m2))
+        mean, m2 = (as_floats(one, "Moments") for one in (self.mean, self.m2))
         count = np.asarray(self.count)
         count = count.astype(np.int64 if count.dtype.kind in "biu" else np.float64, copy=False)
-        if mean.shape != m2.shape or np.broadcast_shapes(count.shape, mean.shape) != mean.shape:
+        if mean.shape != m2.shape or count.shape not in ((), mean.shape):
             raise ValueError(
                 f"Moments: one shape for all, got count {count.shape}, mean {mean.shape} and m2 {m2.shape}."
             )
@@ -141,8 +141,9 @@ def _weigh(
 ) -> tuple[NDArray[Any], Floats, Floats]:
     """Σ w, Σ w v / Σ w and Σ w (v - mean)², with the axes kept as ones. What weighs nothing is not read.
 
-    The mean is taken twice, the second time of what the first left over. That makes the mean of equal values
-    exactly their value (`test_constants_are_exact`), and a lone part exactly itself (`test_empty_parts_are_exact`).
+    The mean starts at the largest value, and twice takes up the mean of what is left over. Equal values leave nothing
+    over: their mean is exactly their value, however large or small (`test_constants_are_exact`), and a lone part is
+    exactly itself (`test_empty_parts_are_exact`).
     """
     weight = np.ones([1] * values.ndim, np.int64) if weight is None else weight
     weight = weight.astype(np.int64) if weight.dtype == bool else weight
@@ -152,7 +153,8 @@ def _weigh(
     def total(of: Floats) -> Floats:
         return tree_sum(weight * np.where(weight != 0, of, 0.0), axes)
 
-    mean = np.zeros_like(total(values))
+    mean = np.where(weight != 0, values, -np.inf).max(axis=axes, keepdims=True, initial=-np.inf)
+    mean = np.where((count > 0) & center, mean, 0.0)
     for _ in range(2 if center else 0):
         rest = total(values - mean)
         mean = mean + np.divide(rest, count, out=np.zeros_like(rest), where=count > 0)

@@ -1,0 +1,26 @@
+"""Set-up of the tests: shared modules, and how many examples are drawn."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# The tests are no package: their shared modules are found by path, their assertions explained like the tests'.
+sys.path.insert(0, str(Path(__file__).parent))
+pytest.register_assert_rewrite("patterns")
+
+# No deadline: a busy machine is no failure. Derandomized: the same code gives the same result everywhere.
+settings.register_profile("all", deadline=None, derandomize=True, database=None, max_examples=60)
+settings.register_profile("few", settings.get_profile("all"), max_examples=12)
+settings.load_profile("all")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thin", type=int, default=1, help="take only every n-th combination of the large crosses")
+
+
+@pytest.fixture
+def thin(request: pytest.FixtureRequest) -> int:
+    """Of the large crosses, take every thin-th combination: 1 in the tests, more for the mutants."""
+    return int(request.config.getoption("--thin"))
