@@ -429,6 +429,13 @@ def test_moments_from_a_variance_have_it(ddof: int, count: Any) -> None:
     assert moments.count.dtype == (np.float64 if count == 2.5 else np.int64)
 
 
+def test_a_variance_divides_by_the_count_unless_told_otherwise() -> None:
+    moments = tn.Moments.from_variance([1.0], [4.0], count=8)
+    assert_same_moments(moments, tn.Moments([8], np.ones(1), np.array([32.0])), "moments")
+    assert_same_bits(moments.var(), np.array([4.0]), "var")
+    assert_same_bits(tn.Moments.from_variance([1.0], [4.0]).count, np.array([1]), "count")
+
+
 def test_a_variance_of_too_few_is_nothing() -> None:
     moments = tn.Moments.from_variance([1.0, 1.0], [4.0, 4.0], count=[1, 2], ddof=1)
     assert_same_moments(moments, tn.Moments([1, 2], np.ones(2), np.array([0.0, 4.0])), "moments")

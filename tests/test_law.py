@@ -124,6 +124,16 @@ def test_empty_channels_of_a_part_are_not_merged() -> None:
     assert_same_moments(merged, tn.Moments(np.array([2, 3]), np.array([5.0, 7.0]), np.array([1.0, 4.0])), "merged")
 
 
+def test_sums_run_from_the_last_axis_in_pairs() -> None:
+    # Which order is no matter of truth, but every implementation has to keep to one: here each rounds otherwise.
+    out = tn.forward(np.zeros((2, 2, 1)), tn.batch(), bias=[0.0])
+    dy = np.array([[[1e16], [1.0]], [[-1e16], [1.0]]])
+    assert tn.backward(dy, out)[2] == (1e16 + 1.0) + (-1e16 + 1.0) == 1.0
+    out = tn.forward(np.zeros((5, 1)), tn.batch(), bias=[0.0])
+    dy = np.array([[1e16], [1.0], [1.0], [1.0], [-1e16]])
+    assert tn.backward(dy, out)[2] == ((1e16 + 1.0) + (1.0 + 1.0)) - 1e16 == 2.0
+
+
 @given(tables(), SEEDS)
 def test_deleting_elements_is_marking_them_invalid(x: Array, seed: int) -> None:
     kept = np.random.default_rng(seed).random(len(x)) < 0.6

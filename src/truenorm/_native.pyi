@@ -1,4 +1,73 @@
 """Compiled part of truenorm; absent where it could not be built."""
 
+from typing import Any
+
+from numpy.typing import NDArray
+
+Flat = NDArray[Any] | None
+
 def build_info() -> dict[str, str]:
-    """Return how this module was built and what the CPU supports."""
+    """How this module was built, and the loops in use."""
+
+def set_threads(count: int) -> None:
+    """How many threads a call may use."""
+
+def get_threads() -> int:
+    """How many threads a call may use."""
+
+def select_loops(name: str) -> bool:
+    """Use the loops of this name, "" for the best; False where this processor has none."""
+
+class Plan:
+    """The sizes and conventions of one normalization. All arrays are contiguous; None is: not given."""
+
+    def __init__(
+        self,
+        layout: str,
+        runs: list[int],
+        sequences: int,
+        extent: int,
+        dtype: str,
+        center: bool,
+        ddof: int,
+        eps: float,
+        eps_outside: bool,
+        /,
+    ) -> None: ...
+    def measure(
+        self, x: Flat, moments: Flat, lengths: Flat, starts: Flat, valid: Flat, sample_weight: Flat, /
+    ) -> None: ...
+    def forward(
+        self,
+        x: Flat,
+        y: Flat,
+        moments: Flat,
+        weight: Flat,
+        bias: Flat,
+        lengths: Flat,
+        starts: Flat,
+        valid: Flat,
+        sample_weight: Flat,
+        keep_padding: bool,
+        given: bool,
+        /,
+    ) -> None: ...
+    def backward(
+        self,
+        x: Flat,
+        dy: Flat,
+        dx: Flat,
+        moments: Flat,
+        weight: Flat,
+        sums: Flat,
+        dweight: Flat,
+        dbias: Flat,
+        lengths: Flat,
+        starts: Flat,
+        valid: Flat,
+        sample_weight: Flat,
+        keep_padding: bool,
+        given: bool,
+        constant: bool,
+        /,
+    ) -> None: ...

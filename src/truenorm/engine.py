@@ -1,31 +1,140 @@
-"""The one place that chooses an implementation of the five verbs: measure, merge, forward, backward_sums, backward.
+"""The one place that chooses an implementation of the five verbs: compiled kernels where they are, else the reference.
 
-Everything above calls the verbs from here, so a faster twin can stand in for the reference without being known.
+`TRUENORM_ENGINE=reference` in the environment, or `use("reference")`, chooses the reference everywhere.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from functools import wraps
+from types import ModuleType
+from typing import Any, Literal, get_args
 
-from truenorm.moments import measure, merge
-from truenorm.reference import backward, backward_sums, forward
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["NAME", "backward", "backward_sums", "forward", "measure", "merge", "native_build", "threads"]
+from truenorm import reference
+from truenorm.inputs import BackwardSums, Normalized, Padding, check_inputs
+from truenorm.moments import Moments, measure_selection, merge
+from truenorm.moments import measure as reference_measure
+from truenorm.selection import Selection, select
+from truenorm.spec import Norm
 
-NAME = "reference"
+__all__ = ["backward", "backward_sums", "engine", "forward", "measure", "merge", "native_build", "threads", "use"]
+
+Engine = Literal["native", "reference"]
+
+kernels: ModuleType | None
+try:
+    from truenorm import kernels as _kernels
+
+    kernels = _kernels
+except ImportError:  # not built: the reference does everything
+    kernels = None
+
+_chosen: Engine = "reference"
+
+
+def use(name: Engine) -> None:
+    """Choose the engine for all that follows."""
+    global _chosen
+    if name not in get_args(Engine):
+        raise ValueError(f"engine: {' or '.join(map(repr, get_args(Engine)))}, got {name!r}.")
+    if name == "native" and kernels is None:
+        raise ValueError(
+            "engine: 'native' was not built here, got 'native'. Install with a C++ compiler, or use 'reference'."
+        )
+    _chosen = name
+
+
+def engine() -> Engine:
+    """The engine in use."""
+    return _chosen
+
+
+use(os.environ.get("TRUENORM_ENGINE", "reference"))  # type: ignore[arg-type]
+
+
+def _kernel(selection: Selection) -> Any:
+    if _chosen == "reference" or kernels is None:
+        return None
+    _follow_torch()
+    return kernels.find(selection)
+
+
+@wraps(reference_measure)
+def measure(
+    x: ArrayLike,
+    norm: Norm,
+    *,
+    valid: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+) -> Moments:
+    selection = select(x, norm, valid=valid, lengths=lengths, offsets=offsets, sample_weight=sample_weight)
+    kernel = _kernel(selection)
+    if kernel is None:
+        with np.errstate(all="ignore"):
+            return measure_selection(selection, norm)
+    return kernels.measure_selection(kernel, selection)  # type: ignore[union-attr, no-any-return]
+
+
+@wraps(reference.forward)
+def forward(
+    x: ArrayLike,
+    norm: Norm,
+    *,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    valid: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    moments: Moments | None = None,
+    padding: Padding = "zero",
+) -> Normalized:
+    selection = select(x, norm, valid=valid, lengths=lengths, offsets=offsets, sample_weight=sample_weight)
+    inputs = check_inputs(selection, norm, weight, bias, moments, padding)
+    kernel = _kernel(selection)
+    return reference.forward_inputs(inputs) if kernel is None else kernels.forward_inputs(kernel, inputs)  # type: ignore[union-attr]
+
+
+@wraps(reference.backward_sums)
+def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
+    kernel = _kernel(out.selection)
+    return reference.backward_sums(dy, out) if kernel is None else kernels.backward_sums(kernel, dy, out)  # type: ignore[union-attr]
+
+
+@wraps(reference.backward)
+def backward(
+    dy: ArrayLike, out: Normalized, *, sums: BackwardSums | None = None
+) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
+    kernel = _kernel(out.selection)
+    if kernel is None:
+        return reference.backward(dy, out, sums=sums)
+    return kernels.backward(kernel, dy, out, sums)  # type: ignore[union-attr, no-any-return]
 
 
 def native_build() -> dict[str, str] | None:
     """How the compiled part was built; None where it was not."""
-    try:
-        from truenorm import _native
-    except ImportError:
+    if kernels is None:
         return None
+    from truenorm import _native
+
     return _native.build_info()
 
 
 def threads() -> int:
-    """How many processors this process may use."""
+    """How many threads a call uses: as many as torch does where it is loaded, else as this process may."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_num_threads"):
+        return int(torch.get_num_threads())
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _follow_torch() -> None:
+    pass

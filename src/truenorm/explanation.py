@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from truenorm.engine import forward
+from truenorm.inputs import Normalized
 from truenorm.moments import Moments, quietly, tree_sum
-from truenorm.reference import Normalized, inverse_deviation
+from truenorm.reference import inverse_deviation
 from truenorm.selection import Floats
 from truenorm.spec import Norm
 
@@ -157,7 +158,7 @@ class _Notebook:
         valid = self.form.valid
         self.left_out: NDArray[np.bool_] | None = None
         if valid is not None and self.form.rows is None:
-            self.left_out = ~np.broadcast_to(valid, self.view.split).reshape(self.form.shape)
+            self.left_out = ~np.broadcast_to(valid, self.view.split).reshape(self.form.source.shape)
 
     def elements(self, part: Part, name: str, formula: str, values: Floats, *, result: bool = False) -> None:
         """A step with one value for each element of x; a result has a value where nothing is valid, too: 0."""
@@ -193,7 +194,7 @@ def _forward_steps(notebook: _Notebook) -> None:
         _split(out, out.moments.mean),
         _split(out, inverse_deviation(out.moments, norm)),
     )
-    how: Callable[[str], str] = (lambda _: "given") if out.given else (lambda formula: formula)
+    how: Callable[[str], str] = (lambda _: "given") if out.given is not None else (lambda formula: formula)
 
     notebook.elements("forward", "x", "the input", x)
     if out.selection.sample_weight is not None:
@@ -235,7 +236,7 @@ def _backward_steps(notebook: _Notebook, dy: ArrayLike) -> None:
         notebook.elements("backward", "dxhat", "dy", dxhat)
     direct = dxhat * rstd
     notebook.elements("backward", "dx (through xhat)", "dxhat · rstd", direct)
-    if out.given:
+    if out.given is not None:
         notebook.elements("backward", "dx", "the given mean and variance do not depend on x", direct, result=True)
         return
 

@@ -24,59 +24,17 @@ References: [ioffe], [ba], [zhang].
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from truenorm.inputs import BackwardSums, Inputs, Normalized, Padding, check_inputs
 from truenorm.moments import Moments, measure_selection, quietly, tree_sum
-from truenorm.selection import Floats, Selection, float_dtype, select
+from truenorm.selection import Floats, Selection, select
 from truenorm.spec import Norm
 
-Padding = Literal["zero", "keep"]
 
-
-@dataclass(frozen=True, eq=False)
-class Normalized:
-    """What `forward` returns: `y`, the `moments` it used, and what `backward` needs to know."""
-
-    y: NDArray[Any]
-    moments: Moments
-    norm: Norm
-    selection: Selection
-    weight: NDArray[Any] | None
-    bias: NDArray[Any] | None
-    padding: Padding
-    given: bool  # the moments were given, and so do not depend on x
-
-    def __repr__(self) -> str:
-        return f"Normalized(y={self.y!r}, moments={self.moments!r})"
-
-
-@dataclass(frozen=True, eq=False)
-class BackwardSums:
-    """Σ dxhat and Σ dxhat · xhat for each statistic, and the gradients of weight and bias.
-
-    Parts that share their statistics add them: `backward_sums(dy1, out1) + backward_sums(dy2, out2)`.
-    """
-
-    dxhat: Floats
-    dxhat_xhat: Floats
-    dweight: Floats | None
-    dbias: Floats | None
-
-    def __add__(self, other: BackwardSums) -> BackwardSums:
-        if (self.dweight is None, self.dbias is None) != (other.dweight is None, other.dbias is None):
-            raise ValueError("BackwardSums: all parts have a weight, or none has; the same goes for bias.")
-        add = [
-            None if one is None or two is None else one + two
-            for one, two in zip(vars(self).values(), vars(other).values(), strict=True)
-        ]
-        return BackwardSums(*add)  # type: ignore[arg-type]
-
-
-@quietly
 def forward(
     x: ArrayLike,
     norm: Norm,
@@ -108,22 +66,22 @@ def forward(
     >>> out.y.mean(axis=0).round(12) + 0
     array([0., 0., 5.])
     """
-    if padding not in get_args(Padding):
-        raise ValueError(f"padding: {' or '.join(map(repr, get_args(Padding)))}, got {padding!r}.")
-    selection = select(x, norm, valid=valid, lengths=lengths, offsets=offsets, sample_weight=sample_weight)
-    view, given = selection.view, moments is not None
-    if moments is None:
-        moments = measure_selection(selection, norm)
-    elif moments.shape != view.statistics:
-        raise ValueError(f"moments: the shape {view.statistics} for this x, got {moments.shape}.")
-    weight, bias = _parameter(selection, weight, "weight"), _parameter(selection, bias, "bias")
-    y = _xhat(selection, moments, norm)
-    if weight is not None:
-        y = y * weight.reshape(view.weight_split)
-    if bias is not None:
-        y = y + bias.reshape(view.weight_split)
-    y = selection.restore(y, keep=x if padding == "keep" else None)
-    return Normalized(y, moments, norm, selection, weight, bias, padding, given)
+    arguments = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+    return forward_inputs(check_inputs(select(x, norm, **arguments), norm, weight, bias, moments, padding))
+
+
+@quietly
+def forward_inputs(inputs: Inputs) -> Normalized:
+    """`forward`, once its arguments are checked."""
+    selection, view = inputs.selection, inputs.selection.view
+    moments = measure_selection(selection, inputs.norm) if inputs.given is None else inputs.given
+    y = _xhat(selection, moments, inputs.norm)
+    if inputs.weight is not None:
+        y = y * inputs.weight.reshape(view.weight_split)
+    if inputs.bias is not None:
+        y = y + inputs.bias.reshape(view.weight_split)
+    y = selection.restore(y, keep=selection.source if inputs.padding == "keep" else None)
+    return Normalized(**vars(inputs), y=y, moments=moments)
 
 
 @quietly
@@ -155,7 +113,7 @@ def backward(
     >>> tn.backward([[1.0], [0.0], [0.0]], tn.forward(x, tn.batch(eps=0)))[0].round(6).ravel() + 0
     array([ 0.176347, -0.220433,  0.044087])
     """
-    constant = out.given and sums is None
+    constant = out.given is not None and sums is None
     sums = backward_sums(dy, out) if sums is None else sums
     view, s = out.selection.view, out.selection.sample_weight
     dx = _dxhat(out.selection.arrange(dy), out)
@@ -204,15 +162,3 @@ def _ratio(above: Floats, below: NDArray[Any]) -> Floats:
 
 def _like(parameter: NDArray[Any] | None, gradient: Floats | None) -> NDArray[Any] | None:
     return None if parameter is None or gradient is None else gradient.astype(parameter.dtype)
-
-
-def _parameter(selection: Selection, values: ArrayLike | None, name: str) -> NDArray[Any] | None:
-    if values is None:
-        return None
-    array, shape = np.asarray(values), selection.view.weight_shape
-    array = array.astype(float_dtype(array, name), copy=False)
-    if shape is None:
-        raise ValueError(f"{name}: the pattern has no axis c to put it on, got shape {array.shape}. Pass affine=.")
-    if array.shape != shape:
-        raise ValueError(f"{name}: the shape {shape} for this x, got {array.shape}.")
-    return array

@@ -1,7 +1,7 @@
 """Which elements are real: select first, then compute.
 
-People say it in four ways, and all become one thing, a `Selection`: x in float64 with its composed axes
-split, exactly 0 wherever an element is not real, and two arrays that broadcast against it.
+People say it in four ways, and all become one thing, a `Selection`: x in float64 with its composed axes split,
+exactly 0 wherever an element is not real, and two arrays that broadcast against it.
 
     valid=          booleans: x without its channel axis, or the rank of x. Rank decides, never size
     lengths=        (b,): the first lengths[b] positions t of sample b
@@ -13,7 +13,9 @@ Selecting by `where`, before any arithmetic, is what makes NaN in the padding ha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,21 +29,46 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """x made ready for arithmetic, and the way back to the form it came in."""
+    """x, and which of it is real. What is selected is made when it is asked for: `valid`, `x` and `sample_weight`."""
 
+    norm: Norm  # as the view has it: packed rows make it one of b, t and c
     view: View
-    x: Floats  # view.split, at least float64, 0 where not valid
-    valid: NDArray[np.bool_] | None  # broadcasts against x; None: everything is real
-    sample_weight: Floats | None  # broadcasts against x, 0 where not valid; None: all count once
+    source: NDArray[Any]  # x as it was given: its shape is view.shape, or packed rows
     dtype: np.dtype[Any]  # of what is returned
-    shape: tuple[int, ...]  # x as it was given
-    rows: NDArray[np.bool_] | None = None  # (samples, longest): where packed rows go when they are padded
+    mask: NDArray[np.bool_] | None = None  # valid=, with the rank of view.split
+    lengths: NDArray[np.int64] | None = None
+    offsets: NDArray[np.int64] | None = None  # of packed rows that are padded to view.shape
+    times: Floats | None = None  # sample_weight=, with the rank of view.split
+
+    @cached_property
+    def rows(self) -> NDArray[np.bool_] | None:
+        """(samples, longest): where packed rows go when they are padded."""
+        if self.offsets is None:
+            return None
+        return np.arange(self.view.shape[1]) < np.diff(self.offsets)[:, None]
+
+    @cached_property
+    def valid(self) -> NDArray[np.bool_] | None:
+        """What is real; broadcasts against x. None: everything is."""
+        if self.rows is not None:
+            return self.rows.reshape(self.view.spread((*self.rows.shape, 1)))
+        return self.mask if self.lengths is None else _mask_of_lengths(self.view, self.lengths)
+
+    @cached_property
+    def x(self) -> Floats:
+        """view.split, at least float64, 0 where not valid."""
+        return self.arrange(self.source, like="x")
+
+    @cached_property
+    def sample_weight(self) -> Floats | None:
+        """How often each element counts; broadcasts against x, 0 where not valid. None: all count once."""
+        return self.times if self.valid is None or self.times is None else np.where(self.valid, self.times, 0.0)
 
     def arrange(self, values: ArrayLike, *, like: str = "dy") -> Floats:
-        """An array of x's own form, selected in the same way."""
+        """An array of x's own form, selected."""
         values = as_floats(values, like)
-        if values.shape != self.shape:
-            raise ValueError(f"{like}: has the shape of x, {self.shape}, got {values.shape}.")
+        if values.shape != self.source.shape:
+            raise ValueError(f"{like}: has the shape of x, {self.source.shape}, got {values.shape}.")
         values = _pad(values, self.rows).reshape(self.view.split)
         return values if self.valid is None else np.where(self.valid, values, 0.0)
 
@@ -55,7 +82,7 @@ class Selection:
         values = values.astype(self.dtype)
         if keep is None or self.valid is None:
             return values
-        valid = np.broadcast_to(self.valid, self.view.split).reshape(self.shape)
+        valid = np.broadcast_to(self.valid, self.view.split).reshape(self.view.shape)
         return np.where(valid, values, np.asarray(keep, self.dtype))
 
 
@@ -69,6 +96,10 @@ def select(
     sample_weight: ArrayLike | None = None,
 ) -> Selection:
     """The one place where `valid`, `lengths`, `offsets` and `sample_weight` are read and checked."""
+    source = np.asarray(x)
+    dtype = float_dtype(source, "x")
+    if valid is None and lengths is None and offsets is None and sample_weight is None:
+        return Selection(norm, norm.view(source.shape), source, dtype)
     named = {"valid": valid, "lengths": lengths, "offsets": offsets}
     given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:
@@ -76,30 +107,28 @@ def select(
             f"{given[0]}: at most one of valid, lengths and offsets, got {' and '.join(given)}. "
             "Each of them says which elements are real: choose one."
         )
-    dtype = float_dtype(x, "x")
-    x = as_floats(x, "x")
-    shape = x.shape
-    rows: NDArray[np.bool_] | None = None
+    shape, ends = source.shape, None
     if offsets is not None:
-        norm, rows = _packing(norm, x.shape, offsets)
-        x = _pad(x, rows)
-    view = norm.view(x.shape)
-    real: NDArray[np.bool_] | None = None
-    if lengths is not None:
-        real = _mask_of_lengths(view, lengths)
-    elif rows is not None:
-        real = rows.reshape(view.spread((*rows.shape, 1)))
-    elif valid is not None:
-        real = _mask_of_valid(view, valid)
-    times = None if sample_weight is None else _times(view, sample_weight, rows)
-    x = x.reshape(view.split)
-    if real is not None:
-        x = np.where(real, x, 0.0)
-        times = times if times is None else np.where(real, times, 0.0)
-    if times is not None and not (np.isfinite(times) & (times >= 0)).all():
-        bad = times[~(np.isfinite(times) & (times >= 0))].flat[0]
-        raise ValueError(f"sample_weight: finite and >= 0, got {bad:g}. A position of weight 2 counts twice.")
-    return Selection(view, x, real, times, dtype, shape, rows)
+        norm, ends = _packing(norm, shape, offsets)
+        shape = shape if ends is None else (len(ends) - 1, int(np.diff(ends).max(initial=0)), shape[1])
+    view = norm.view(shape)
+    selection = Selection(
+        norm,
+        view,
+        source,
+        dtype,
+        mask=None if valid is None else _mask_of_valid(view, valid),
+        lengths=None if lengths is None else _checked_lengths(view, lengths),
+        offsets=ends,
+    )
+    if sample_weight is not None:
+        selection = replace(selection, times=_times(view, sample_weight, selection.rows))
+        times = np.asarray(selection.sample_weight)
+        bad = ~(np.isfinite(times) & (times >= 0))
+        if bad.any():
+            worst = times[bad].flat[0]
+            raise ValueError(f"sample_weight: finite and >= 0, got {worst:g}. A position of weight 2 counts twice.")
+    return selection
 
 
 def as_floats(values: ArrayLike, name: str) -> Floats:
@@ -162,7 +191,7 @@ def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _mask_of_lengths(view: View, lengths: ArrayLike) -> NDArray[np.bool_]:
+def _checked_lengths(view: View, lengths: ArrayLike) -> NDArray[np.int64]:
     counts = _integers(lengths, "lengths")
     b, t = view.find("b"), view.find("t")
     if b is None or t is None:
@@ -178,14 +207,19 @@ def _mask_of_lengths(view: View, lengths: ArrayLike) -> NDArray[np.bool_]:
     if outside.size:
         i = outside[0]
         raise ValueError(f"lengths: from 0 to the {extent} positions of x, got {counts[i]} at index {i}.")
-    ones = [1] * len(view.axes)
-    ends = counts.reshape([*ones[:b], samples, *ones[b + 1 :]])
-    steps = np.arange(extent).reshape([*ones[:t], extent, *ones[t + 1 :]])
-    return np.asarray(steps < ends)
+    return counts
 
 
-def _packing(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[Norm, NDArray[np.bool_] | None]:
-    """The normalization of packed rows (rows, c), and where each row goes if they have to be padded.
+def _mask_of_lengths(view: View, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def along(name: str) -> list[int]:
+        return [axis.size if axis.name == name else 1 for axis in view.axes]
+
+    steps = np.arange(math.prod(along("t"))).reshape(along("t"))
+    return np.asarray(steps < lengths.reshape(along("b")))
+
+
+def _packing(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[Norm, NDArray[np.int64] | None]:
+    """The normalization of packed rows (rows, c), and the offsets where they matter.
 
     Where b and t are treated alike, sequences do not matter: the rows are one axis. Otherwise each
     sequence has statistics of its own, and the rows are padded to (b, t, c).
@@ -211,9 +245,7 @@ def _packing(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[No
     alone = "[t]" if t else "t"
     pattern = f"{alone} {channel}" if b == t else f"{'[b]' if b else 'b'} {alone} {channel}"
     norm = replace(norm, pattern=pattern, sizes={name: norm.sizes[name] for name in names & set(norm.sizes)})
-    counts = np.diff(ends)
-    longest = counts.max(initial=0)
-    return norm, None if b == t else np.arange(longest) < counts[:, None]
+    return norm, None if b == t else ends
 
 
 def _pad(values: NDArray[Any], rows: NDArray[np.bool_] | None) -> NDArray[Any]:

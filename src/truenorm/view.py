@@ -5,16 +5,16 @@
     outer x reduced x kept x channels x positions
     kept    reduced   kept   reduced    reduced
 
-A run is a stretch of neighbouring axes that are all averaged over or all kept, and all covered by `weight` or
-all not; missing runs have size 1. One loop nest over five indices therefore serves every normalization:
+A run is a stretch of neighbouring axes that are all averaged over or all kept; `kept` and `channels` are what
+`weight` covers, the others what it does not. Missing runs have size 1. One loop nest serves every normalization:
 
     batch, channels last      1 x N x C x 1 x 1        group, channels last      N x T x G x C/G x 1
     batch, channels second    1 x N x C x 1 x L        group, channels second    N x 1 x G x C/G x L
-    layer, RMS             rows x 1 x 1 x C x 1        layer, channels second    N x C x T x 1   x 1
+    layer, RMS             rows x 1 x 1 x C x 1        instance, channels last   N x T x C x 1   x 1
 
 A statistic is named by (outer, kept), and runs over (reduced, channels, positions). `strides` gives one step
-for each run of any array that covers whole axes of x, 0 where it is constant. A pattern with more runs has
-to be transposed once: `transposed` says so. The indexing is written out in `docs/canonical-form.md`.
+for each run of any array that covers whole axes of x, 0 where it is constant. A pattern whose axes do not come in
+this order has to be transposed once: see `order`. The indexing is written out in `docs/canonical-form.md`.
 """
 
 from __future__ import annotations
@@ -114,10 +114,15 @@ class View:
         """The sizes of the five runs."""
         return tuple(math.prod(self.axes[i].size for i in run) for run in self.runs)
 
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The axes in the order of the runs: x has to be transposed to it where it is not 0, 1, 2, ..."""
+        return tuple(i for run in self.runs for i in run)
+
     @property
     def transposed(self) -> bool:
-        """Whether the runs are not neighbours in memory, so that x has to be transposed once."""
-        return self.strides(range(len(self.axes))) is None
+        """Whether the axes are not in the order of the runs."""
+        return self.order != tuple(range(len(self.axes)))
 
     def strides(self, covered: Collection[int]) -> tuple[int, ...] | None:
         """The step, in elements, along each run of a contiguous array that covers these axes of x.
@@ -188,31 +193,25 @@ def _piece_sizes(norm: Norm, axis: PatternAxis, size: int) -> list[int]:
     return [size // known if one is None else one for one in given]
 
 
+# Of each run: whether it is averaged over, and whether weight covers it.
+_KINDS = ((False, False), (True, False), (False, True), (True, True), (True, False))
+
+
 def _neighbours(axes: tuple[Axis, ...]) -> Runs | None:
     """The five runs where they are neighbours already: filled from the right, as far right as they go."""
     runs: list[list[int]] = [[], [], [], [], []]
     slot = 4
     for i in reversed(range(len(axes))):
-        while slot >= 0 and not _fits(slot, runs[slot], axes, i):
+        kind = (axes[i].reduced, axes[i].weighted)
+        while slot >= 0 and kind != _KINDS[slot]:
             slot -= 1
         if slot < 0:
             return None
         runs[slot].insert(0, i)
-    if not runs[0] and not runs[1] and runs[2] and not axes[runs[2][0]].weighted:
-        runs[0], runs[2] = runs[2], []  # rows that are only kept are the outer loop
     return tuple(tuple(run) for run in runs)
-
-
-def _fits(slot: int, run: list[int], axes: tuple[Axis, ...], i: int) -> bool:
-    """Kept axes go to runs 0 and 2, reduced ones to 1, 3 (with weight) and 4 (without)."""
-    axis = axes[i]
-    if axis.reduced != (slot in (1, 3, 4)) or (slot == 3 and not axis.weighted) or (slot == 4 and axis.weighted):
-        return False
-    return not run or axes[run[0]].weighted == axis.weighted
 
 
 def _sorted(axes: tuple[Axis, ...]) -> Runs:
     """The five runs of any pattern, by kind: x has to be transposed to that order."""
-    kinds = [(False, False), (True, False), (False, True), (True, True)]
-    runs = [tuple(i for i, axis in enumerate(axes) if (axis.reduced, axis.weighted) == kind) for kind in kinds]
+    runs = [tuple(i for i, axis in enumerate(axes) if (axis.reduced, axis.weighted) == kind) for kind in _KINDS[:4]]
     return (*runs, ())

@@ -30,7 +30,7 @@ def command(as_json: bool) -> None:
         "python": platform.python_version(),
         "numpy": version("numpy"),
         "machine": f"{platform.system()} {platform.machine()}",
-        "engine": engine.NAME,
+        "engine": engine.engine(),
         "threads": engine.threads(),
         "native": engine.native_build(),
         "optional": {name: _version(name) for name in OPTIONAL},

@@ -1,12 +1,305 @@
-// Python bindings of truenorm._native, the optional compiled part of truenorm.
+// Python bindings of truenorm._native: arrays in, arrays out, every argument checked, no arithmetic.
+#include <Python.h>
+
+#include <cmath>
 #include <map>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include "reference.hpp"
+
+namespace nb = nanobind;
+
+namespace truenorm {
 namespace {
+
+enum class Dtype { float32, float64, float16, bfloat16 };
+
+// One contiguous array, held for as long as a call needs it.
+class Array {
+public:
+    Array() = default;
+    Array(const Array&) = delete;
+    Array& operator=(const Array&) = delete;
+    ~Array() {
+        if (held) PyBuffer_Release(&view);
+    }
+
+    // None leaves it null. `formats`: the letters of the buffer protocol that will do.
+    void take(nb::handle object, const char* name, const char* formats, bool writable) {
+        if (object.is_none()) return;
+        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(object.ptr(), &view, flags) != 0) {
+            PyErr_Clear();
+            throw nb::value_error((std::string(name) + ": a contiguous " + (writable ? "writable " : "") + "array.").c_str());
+        }
+        held = true;
+        const char* format = view.format ? view.format : "B";
+        if (*format == '<' || *format == '=' || *format == '@') ++format;
+        for (const char* wanted = formats; *wanted; ++wanted)
+            if (*format == *wanted && format[1] == 0) {
+                letter = *format;
+                return;
+            }
+        throw nb::type_error((std::string(name) + ": elements of format " + formats + ", got " + format + ".").c_str());
+    }
+
+    void has(const char* name, std::int64_t count) const {
+        if (held && size() != count)
+            throw nb::value_error((std::string(name) + ": " + std::to_string(count) + " elements, got " +
+                                   std::to_string(size()) + ".")
+                                      .c_str());
+    }
+
+    void apart_from(const Array& other) const {
+        if (!held || !other.held) return;
+        const char *one = static_cast<const char*>(view.buf), *two = static_cast<const char*>(other.view.buf);
+        if (one < two + other.view.len && two < one + view.len)
+            throw nb::value_error("an output shares memory with another array.");
+    }
+
+    template <class T>
+    T* at() const {
+        return held ? static_cast<T*>(view.buf) : nullptr;
+    }
+    std::int64_t size() const { return held ? view.len / view.itemsize : 0; }
+    explicit operator bool() const { return held; }
+    char letter = 0;
+
+private:
+    Py_buffer view{};
+    bool held = false;
+};
+
+// A parameter in double, whatever it is stored in.
+std::vector<double> widened(const Array& from) {
+    std::vector<double> to(from.size());
+    for (std::size_t i = 0; i < to.size(); ++i) {
+        to[i] = from.letter == 'f'   ? load<double>(from.at<float>()[i])
+                : from.letter == 'e' ? load<double>(from.at<Half>()[i])
+                                     : from.at<double>()[i];
+    }
+    return to;
+}
+
+// Which elements are real, for one call.
+struct Real {
+    Array lengths, starts, valid, sample_weight;
+};
+
+class Plan {
+public:
+    Plan(const std::string& layout, const std::vector<std::int64_t>& runs, std::int64_t sequences, std::int64_t extent,
+         const std::string& dtype_name, bool center, int ddof, double eps, bool eps_outside) {
+        if (runs.size() != 5) throw nb::value_error("runs: five sizes.");
+        p.layout = layout == "columns" ? Layout::columns
+                   : layout == "rows"  ? Layout::rows
+                   : layout == "planes" ? Layout::planes
+                                        : throw nb::value_error("layout: columns, rows or planes.");
+        dtype = dtype_name == "float32"   ? Dtype::float32
+                : dtype_name == "float64" ? Dtype::float64
+                : dtype_name == "float16" ? Dtype::float16
+                : dtype_name == "bfloat16" ? Dtype::bfloat16
+                                           : throw nb::value_error("dtype: float32, float64, float16 or bfloat16.");
+        std::int64_t product = 1;
+        for (std::int64_t size : runs) {
+            if (size < 0) throw nb::value_error("runs: sizes are >= 0.");
+            if (size && __builtin_mul_overflow(product, size, &product)) throw nb::value_error("runs: too large.");
+        }
+        if (sequences < 0 || extent < 0) throw nb::value_error("sequences, extent: sizes are >= 0.");
+        if (__builtin_mul_overflow(sequences, extent, &product)) throw nb::value_error("sequences, extent: too large.");
+        if (ddof != 0 && ddof != 1) throw nb::value_error("ddof: 0 or 1.");
+        if (!(eps >= 0) || std::isinf(eps)) throw nb::value_error("eps: finite and >= 0.");
+        p.outer = runs[0];
+        p.reduced = runs[1];
+        p.kept = runs[2];
+        p.channels = runs[3];
+        p.positions = runs[4];
+        p.sequences = sequences;
+        p.extent = extent;
+        p.center = center;
+        p.ddof = ddof;
+        p.eps = eps;
+        p.eps_outside = eps_outside;
+        const bool fits = p.layout == Layout::columns ? p.outer == 0 || sequences % p.outer == 0
+                          : p.layout == Layout::planes ? sequences == p.outer * p.reduced && extent == p.positions
+                                                       : p.outer == sequences * extent;
+        if (!fits || (p.layout != Layout::planes && p.positions != 1) || (p.layout == Layout::rows && p.reduced != 1))
+            throw nb::value_error("runs: do not fit the layout, the sequences and their extent.");
+    }
+
+    void measure(nb::handle x_, nb::handle moments_, nb::handle lengths_, nb::handle starts_, nb::handle valid_,
+                 nb::handle sample_weight_) const {
+        Array x, found;
+        Real real;
+        x.take(x_, "x", format(), false);
+        found.take(moments_, "moments", "d", true);
+        const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, false);
+        found.has("moments", 3 * call.statistics());
+        found.apart_from(x);
+        nb::gil_scoped_release released;
+        const Runs runs(call);
+        dispatch([&](auto t) {
+            using T = decltype(t);
+            truenorm::measure<T>(call, runs, x.at<const T>(), reinterpret_cast<Moments*>(found.at<double>()));
+        });
+    }
+
+    void forward(nb::handle x_, nb::handle y_, nb::handle moments_, nb::handle weight_, nb::handle bias_,
+                 nb::handle lengths_, nb::handle starts_, nb::handle valid_, nb::handle sample_weight_, bool keep_padding,
+                 bool given) const {
+        Array x, y, found, weight, bias;
+        Real real;
+        x.take(x_, "x", format(), false);
+        y.take(y_, "y", format(), true);
+        found.take(moments_, "moments", "d", true);
+        weight.take(weight_, "weight", "dfe", false);
+        bias.take(bias_, "bias", "dfe", false);
+        const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
+        y.has("y", x.size());
+        found.has("moments", 3 * call.statistics());
+        weight.has("weight", call.width());
+        bias.has("bias", call.width());
+        apart({&y, &found}, {&x, &weight, &bias}, real);
+        nb::gil_scoped_release released;
+        const std::vector<double> w = widened(weight), b = widened(bias);
+        const Affine affine{weight ? w.data() : nullptr, bias ? b.data() : nullptr};
+        const Runs runs(call);
+        dispatch([&](auto t) {
+            using T = decltype(t);
+            truenorm::forward<T>(call, runs, x.at<const T>(), y.at<T>(), reinterpret_cast<Moments*>(found.at<double>()),
+                                 given, affine);
+        });
+    }
+
+    void backward(nb::handle x_, nb::handle dy_, nb::handle dx_, nb::handle moments_, nb::handle weight_, nb::handle sums_,
+                  nb::handle dweight_, nb::handle dbias_, nb::handle lengths_, nb::handle starts_, nb::handle valid_,
+                  nb::handle sample_weight_, bool keep_padding, bool given, bool constant) const {
+        Array x, dy, dx, found, weight, sums, dweight, dbias;
+        Real real;
+        x.take(x_, "x", format(), false);
+        dy.take(dy_, "dy", format(), false);
+        dx.take(dx_, "dx", format(), true);
+        found.take(moments_, "moments", "d", false);
+        weight.take(weight_, "weight", "dfe", false);
+        sums.take(sums_, "sums", "d", !given);
+        dweight.take(dweight_, "dweight", "d", true);
+        dbias.take(dbias_, "dbias", "d", true);
+        const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
+        if (!found || !dy || !sums) throw nb::value_error("moments, dy, sums: arrays, got None.");
+        if (!given && (!dweight || !dbias)) throw nb::value_error("dweight, dbias: arrays, got None.");
+        dy.has("dy", x.size());
+        dx.has("dx", x.size());
+        found.has("moments", 3 * call.statistics());
+        weight.has("weight", call.width());
+        sums.has("sums", 2 * call.statistics());
+        dweight.has("dweight", call.width());
+        dbias.has("dbias", call.width());
+        apart({&dx, &dweight, &dbias}, {&x, &dy, &found, &weight, &sums}, real);
+        if (!given) apart({&sums}, {&x, &dy, &found, &weight, &dweight, &dbias}, real);
+        nb::gil_scoped_release released;
+        const std::vector<double> w = widened(weight);
+        const Affine affine{weight ? w.data() : nullptr, nullptr};
+        const Runs runs(call);
+        Sums* table = reinterpret_cast<Sums*>(sums.at<double>());
+        if (!given) {
+            std::fill_n(sums.at<double>(), sums.size(), 0.0);
+            std::fill_n(dweight.at<double>(), dweight.size(), 0.0);
+            std::fill_n(dbias.at<double>(), dbias.size(), 0.0);
+        }
+        dispatch([&](auto t) {
+            using T = decltype(t);
+            truenorm::backward<T>(call, runs, x.at<const T>(), dy.at<const T>(), dx.at<T>(),
+                                  reinterpret_cast<const Moments*>(found.at<double>()), affine, given ? table : nullptr,
+                                  constant, given ? nullptr : table, dweight.at<double>(), dbias.at<double>());
+        });
+    }
+
+private:
+    Problem p{};
+    Dtype dtype;
+
+    const char* format() const {
+        switch (dtype) {
+            case Dtype::float32: return "f";
+            case Dtype::float64: return "d";
+            case Dtype::float16: return "e";
+            case Dtype::bfloat16: return "H";
+        }
+        return "";
+    }
+
+    template <class Call>
+    void dispatch(Call call) const {
+        switch (dtype) {
+            case Dtype::float32: return call(float{});
+            case Dtype::float64: return call(double{});
+            case Dtype::float16: return call(Half{});
+            case Dtype::bfloat16: return call(Brain{});
+        }
+    }
+
+    static void apart(std::initializer_list<const Array*> outputs, std::initializer_list<const Array*> inputs,
+                      const Real& real) {
+        for (auto one = outputs.begin(); one != outputs.end(); ++one) {
+            for (const Array* other : inputs) (*one)->apart_from(*other);
+            for (auto two = outputs.begin(); two != one; ++two) (*one)->apart_from(**two);
+            for (const Array* other : {&real.lengths, &real.starts, &real.valid, &real.sample_weight})
+                (*one)->apart_from(*other);
+        }
+    }
+
+    // This plan with the ragged arguments of one call, all of them checked.
+    Problem prepare(const Array& x, Real& real, nb::handle lengths_, nb::handle starts_, nb::handle valid_,
+                    nb::handle sample_weight_, bool keep_padding) const {
+        Problem call = p;
+        real.lengths.take(lengths_, "lengths", "lq", false);
+        real.starts.take(starts_, "starts", "lq", false);
+        real.valid.take(valid_, "valid", "?B", false);
+        real.sample_weight.take(sample_weight_, "sample_weight", "d", false);
+        if (!x) throw nb::value_error("x: an array, got None.");
+        call.rows = p.sequences * p.extent;
+        if (real.starts) {
+            if (p.layout != Layout::columns || !real.lengths || p.width() == 0)
+                throw nb::value_error("starts: with lengths, for columns only.");
+            call.rows = x.size() / p.width();
+        }
+        std::int64_t expected;
+        if (__builtin_mul_overflow(call.rows, p.width(), &expected)) throw nb::value_error("x: too large.");
+        x.has("x", expected);
+        real.lengths.has("lengths", p.sequences);
+        real.starts.has("starts", p.sequences);
+        real.valid.has("valid", call.rows);
+        real.sample_weight.has("sample_weight", call.rows);
+        if (real.valid && real.lengths) throw nb::value_error("valid, lengths: at most one of them.");
+        call.lengths = real.lengths.at<const std::int64_t>();
+        call.starts = real.starts.at<const std::int64_t>();
+        call.valid = real.valid.at<const std::uint8_t>();
+        call.sample_weight = real.sample_weight.at<const double>();
+        call.keep_padding = keep_padding;
+        std::int64_t end = 0;
+        for (std::int64_t q = 0; call.lengths && q < p.sequences; ++q) {
+            const std::int64_t length = call.lengths[q];
+            if (call.starts) {
+                if (call.starts[q] < end || length < 0 || length > call.rows - call.starts[q])
+                    throw nb::value_error("starts, lengths: ascending, inside the rows.");
+                end = call.starts[q] + length;
+            } else if (length < 0 || length > p.extent) {
+                throw nb::value_error("lengths: from 0 to the extent.");
+            }
+        }
+        for (std::int64_t i = 0; call.sample_weight && i < call.rows; ++i)
+            if (!(call.sample_weight[i] >= 0) || std::isinf(call.sample_weight[i]))
+                throw nb::value_error("sample_weight: finite and >= 0.");
+        return call;
+    }
+};
 
 std::string compiler() {
 #if defined(__clang__)
@@ -18,29 +311,33 @@ std::string compiler() {
 #endif
 }
 
-// What the CPU at hand offers, as opposed to what the build targets.
-std::string instruction_sets() {
-    std::string found;
-#if defined(__x86_64__) && defined(__GNUC__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2")) found += "avx2 ";
-    if (__builtin_cpu_supports("avx512f")) found += "avx512f ";
-    if (!found.empty()) found.pop_back();
-#endif
-    return found;
-}
-
 std::map<std::string, std::string> build_info() {
     return {
         {"compiler", compiler()},
         {"standard", "C++" + std::to_string(__cplusplus / 100 % 100)},
-        {"instruction_sets", instruction_sets()},
+        {"instruction_set", loop_table().name},
     };
 }
 
 }  // namespace
+}  // namespace truenorm
 
 NB_MODULE(_native, m) {
+    using namespace truenorm;
     m.doc() = "Compiled part of truenorm.";
-    m.def("build_info", &build_info, "Return how this module was built and what the CPU supports.");
+    m.def("build_info", &build_info, "How this module was built, and the loops in use.");
+    m.def("set_threads", &set_threads, "How many threads a call may use.");
+    m.def("get_threads", &get_threads, "How many threads a call may use.");
+    m.def("select_loops", [](const char* name) { return select_loops(*name ? name : nullptr); },
+          "Use the loops of this name, \"\" for the best; False where this processor has none.");
+    nb::class_<Plan>(m, "Plan")
+        .def(nb::init<const std::string&, const std::vector<std::int64_t>&, std::int64_t, std::int64_t,
+                      const std::string&, bool, int, double, bool>())
+        .def("measure", &Plan::measure, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none(), nb::arg().none())
+        .def("forward", &Plan::forward, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+        .def("backward", &Plan::backward, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
 }

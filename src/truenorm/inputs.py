@@ -1,0 +1,95 @@
+"""What the verbs take and return: the arguments of `forward`, checked; its result; the sums of `backward_sums`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from truenorm.moments import Moments
+from truenorm.selection import Floats, Selection, float_dtype
+from truenorm.spec import Norm
+
+Padding = Literal["zero", "keep"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Inputs:
+    """The arguments of `forward`, checked."""
+
+    norm: Norm
+    selection: Selection
+    weight: NDArray[Any] | None
+    bias: NDArray[Any] | None
+    given: Moments | None  # moments that do not depend on x
+    padding: Padding
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Normalized(Inputs):
+    """What `forward` returns: `y`, the `moments` it used, and what `backward` needs to know."""
+
+    y: NDArray[Any]
+    moments: Moments
+
+    def __repr__(self) -> str:
+        return f"Normalized(y={self.y!r}, moments={self.moments!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardSums:
+    """Σ dxhat and Σ dxhat · xhat for each statistic, and the gradients of weight and bias.
+
+    Parts that share their statistics add them: `backward_sums(dy1, out1) + backward_sums(dy2, out2)`.
+    """
+
+    dxhat: Floats
+    dxhat_xhat: Floats
+    dweight: Floats | None
+    dbias: Floats | None
+
+    def __add__(self, other: BackwardSums) -> BackwardSums:
+        if (self.dweight is None, self.dbias is None) != (other.dweight is None, other.dbias is None):
+            raise ValueError("BackwardSums: all parts have a weight, or none has; the same goes for bias.")
+        add = [
+            None if one is None or two is None else one + two
+            for one, two in zip(vars(self).values(), vars(other).values(), strict=True)
+        ]
+        return BackwardSums(*add)  # type: ignore[arg-type]
+
+
+def check_inputs(
+    selection: Selection,
+    norm: Norm,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    moments: Moments | None = None,
+    padding: Padding = "zero",
+) -> Inputs:
+    """The rest of `forward`'s arguments, checked against the selection."""
+    if padding not in get_args(Padding):
+        raise ValueError(f"padding: {' or '.join(map(repr, get_args(Padding)))}, got {padding!r}.")
+    if moments is not None and moments.shape != selection.view.statistics:
+        raise ValueError(f"moments: the shape {selection.view.statistics} for this x, got {moments.shape}.")
+    return Inputs(
+        norm=norm,
+        selection=selection,
+        weight=_parameter(selection, weight, "weight"),
+        bias=_parameter(selection, bias, "bias"),
+        given=moments,
+        padding=padding,
+    )
+
+
+def _parameter(selection: Selection, values: ArrayLike | None, name: str) -> NDArray[Any] | None:
+    if values is None:
+        return None
+    array, shape = np.asarray(values), selection.view.weight_shape
+    array = array.astype(float_dtype(array, name), copy=False)
+    if shape is None:
+        raise ValueError(f"{name}: the pattern has no axis c to put it on, got shape {array.shape}. Pass affine=.")
+    if array.shape != shape:
+        raise ValueError(f"{name}: the shape {shape} for this x, got {array.shape}.")
+    return array

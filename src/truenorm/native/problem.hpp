@@ -1,0 +1,119 @@
+// What a normalization is to the kernels: the five runs of `view.py`, which rows are real, and the conventions.
+//
+// Weight covers the runs `kept` and `channels`, which lie side by side: W = kept * channels columns. Three layouts:
+//
+//   columns  x[row][W]                     row = (outer, reduced): one statistic for each outer and kept
+//   rows     x[row][W]                     row = outer: the statistics of a row are its own
+//   planes   x[sequence][W][positions]     sequence = (outer, reduced)
+//
+// Positions are grouped in sequences: a row is step s of sequence q, in `planes` s runs along positions. Which steps are
+// real is said by lengths, by starts and lengths (packed rows), or by a mask.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace truenorm {
+
+enum class Layout { columns, rows, planes };
+
+struct Problem {
+    Layout layout;
+    std::int64_t outer, reduced, kept, channels, positions;
+    std::int64_t sequences, extent;  // extent: steps of a sequence in memory
+    bool center;
+    int ddof;
+    double eps;
+    bool eps_outside;  // std + eps instead of sqrt(var + eps)
+
+    // Of one call. Null where not given.
+    const std::int64_t* starts = nullptr;   // (sequences): the first row of each, packed
+    const std::int64_t* lengths = nullptr;  // (sequences): how many of its first steps are real
+    const std::uint8_t* valid = nullptr;    // (sequences * extent)
+    const double* sample_weight = nullptr;  // (rows)
+    bool keep_padding = false;
+
+    std::int64_t width() const { return kept * channels; }
+    std::int64_t statistics() const { return outer * kept; }
+    std::int64_t rows = 0;  // positions in memory, packed or padded
+};
+
+// A stretch of valid rows, and how many valid rows of its list come before it.
+struct Run {
+    std::int64_t start, length, before;
+};
+
+// The valid rows as lists of runs: one list for each statistic's outer index (columns), for each sequence (planes), or
+// one for all (rows). Everything is summed in the order of these lists, cut at fixed counts of valid rows: that
+// is why neither padding nor threads can change a bit.
+struct Runs {
+    std::vector<Run> runs;
+    std::vector<std::int64_t> first;  // of each list, and one more
+    std::vector<std::int64_t> count;  // valid rows of each list
+
+    explicit Runs(const Problem& p) {
+        const std::int64_t lists = p.layout == Layout::columns ? p.outer : p.layout == Layout::planes ? p.sequences : 1;
+        const std::int64_t each = lists ? p.sequences / lists : 0;
+        first.reserve(lists + 1);
+        count.reserve(lists);
+        for (std::int64_t list = 0; list < lists; ++list) {
+            first.push_back(static_cast<std::int64_t>(runs.size()));
+            std::int64_t before = 0;
+            const std::size_t begin = runs.size();
+            const auto add = [&](std::int64_t start, std::int64_t length) {
+                if (length == 0) return;
+                if (runs.size() > begin && runs.back().start + runs.back().length == start) {
+                    runs.back().length += length;
+                } else {
+                    runs.push_back({start, length, before});
+                }
+                before += length;
+            };
+            for (std::int64_t q = list * each; q < (list + 1) * each; ++q) {
+                const std::int64_t start = p.starts ? p.starts[q] : q * p.extent;
+                if (!p.valid) {
+                    add(start, p.lengths ? p.lengths[q] : p.extent);
+                    continue;
+                }
+                for (std::int64_t s = 0; s < p.extent;) {
+                    std::int64_t end = s;
+                    while (end < p.extent && p.valid[start + end]) ++end;
+                    add(start + s, end - s);
+                    s = end + 1;
+                }
+            }
+            count.push_back(before);
+        }
+        first.push_back(static_cast<std::int64_t>(runs.size()));
+    }
+
+    std::int64_t lists() const { return static_cast<std::int64_t>(count.size()); }
+
+    // The run that holds the valid row of this number in its list.
+    std::int64_t find(std::int64_t list, std::int64_t number) const {
+        std::int64_t low = first[list], high = first[list + 1] - 1;
+        while (low < high) {
+            const std::int64_t middle = (low + high + 1) / 2;
+            if (runs[middle].before <= number) low = middle;
+            else high = middle - 1;
+        }
+        return low;
+    }
+
+    // piece(start, length, run) for the valid rows number `from` to `to` of a list, in order.
+    template <class Piece>
+    void walk(std::int64_t list, std::int64_t from, std::int64_t to, Piece piece) const {
+        if (from >= to) return;
+        for (std::int64_t i = find(list, from); i < first[list + 1] && runs[i].before < to; ++i) {
+            const Run& run = runs[i];
+            const std::int64_t begin = from > run.before ? from - run.before : 0;
+            const std::int64_t end = to - run.before < run.length ? to - run.before : run.length;
+            piece(run.start + begin, end - begin, i);
+        }
+    }
+
+    // gap(start, length): what lies before run i and is not valid, from where the run before it ends.
+    std::int64_t end_before(std::int64_t i) const { return i ? runs[i - 1].start + runs[i - 1].length : 0; }
+};
+
+}  // namespace truenorm
