@@ -28,7 +28,7 @@ import hypothesis
 import numpy as np
 import pytest
 
-MODULES = ("moments", "reference", "selection")
+MODULES = ("moments", "inputs", "reference", "selection")
 TESTS = ("test_errors.py", "test_oracle.py", "test_view.py", "test_edges.py", "test_law.py")
 HERE = Path(__file__).parent
 PROCESSES = 2

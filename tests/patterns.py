@@ -321,6 +321,15 @@ def assert_same_results(actual: Results, expected: Results, what: str) -> None:
     assert_same_moments(actual.moments, expected.moments, what)
 
 
+def assert_close_results(actual: Results, expected: Results, bound: float, what: str) -> None:
+    """Within the bound; within more of it what is a sum over many elements."""
+    for name, allowed in (("y", bound), ("dx", bound), ("dweight", 32 * bound), ("dbias", 32 * bound)):
+        one, other = getattr(actual, name), getattr(expected, name)
+        assert (one is None) == (other is None), f"{what}, {name}"
+        if one is not None:
+            assert_close(one, other, allowed, f"{what}: {name}")
+
+
 def assert_same_statistics(actual: tn.Moments, expected: tn.Moments, x: Array, what: str) -> None:
     """Equal to the rounding of the data, x.
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import truenorm as tn
-from truenorm import Norm, moments, pattern, reference, selection, spec, view
+from truenorm import Norm, inputs, moments, pattern, reference, selection, spec, view
 from truenorm.pattern import PatternError
 
 Call = Callable[[], Any]
@@ -489,7 +489,7 @@ def raised_at(call: Call) -> tuple[str, int]:
 def test_every_raise_has_its_text_in_the_table() -> None:
     reached = {raised_at(call) for call, *_ in PATTERN_ERRORS + VALUE_ERRORS + TYPE_ERRORS}
     missing = []
-    for module in (pattern, spec, view, selection, moments, reference):
+    for module in (pattern, spec, view, selection, moments, inputs, reference):
         path = Path(module.__file__ or "")
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Raise):

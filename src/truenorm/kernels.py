@@ -42,6 +42,14 @@ class Kernel:
     sequences: int
     extent: int
 
+    @cached_property
+    def statistics(self) -> int:
+        return math.prod(self.view.statistics)
+
+    @cached_property
+    def width(self) -> int:
+        return self.view.canonical[2] * self.view.canonical[3]
+
     # -- x and its like --
 
     def fold(self, values: Array) -> Array:
@@ -80,12 +88,22 @@ class Kernel:
         split = self.view.statistics_split
         return np.stack([self.fold_part(np.asarray(one, np.float64), split) for one in parts], axis=-1)
 
-    def moments(self, table: Array, *, weighted: bool) -> Moments:
-        parts = (
-            self.unfold_part(table[:, i], self.view.statistics_split).reshape(self.view.statistics) for i in range(3)
-        )
-        count, mean, m2 = parts
-        return _Measured(count if weighted else count.astype(np.int64), mean, m2, table)
+    def moments(self, table: Array, selection: Selection) -> Moments:
+        """What a kernel measured."""
+        shape, split = self.view.statistics, self.view.statistics_split
+        mean, m2 = (self.unfold_part(table[:, i], split).reshape(shape) for i in (1, 2))
+        if selection.whole:
+            return _Measured(self.full_count, mean, m2, table)
+        count = self.unfold_part(table[:, 0], split).reshape(shape)
+        return _Measured(count if selection.times is not None else count.astype(np.int64), mean, m2, table)
+
+    @cached_property
+    def full_count(self) -> Array:
+        """The count where everything is real."""
+        each = math.prod(self.view.axes[i].size for i in self.view.reduced)
+        count = np.full(self.view.statistics, each, np.int64)
+        count.flags.writeable = False  # it is shared
+        return count
 
     def parameter(self, values: Array | None) -> Array | None:
         if values is None:
@@ -103,6 +121,8 @@ class Kernel:
 
     def ragged(self, selection: Selection) -> Ragged:
         """Which elements are real, as the kernels take it."""
+        if selection.whole:
+            return EVERYTHING
         if selection.offsets is not None:
             times = None
             if selection.sample_weight is not None:
@@ -151,6 +171,8 @@ def find(selection: Selection) -> Kernel | None:
     norm, offsets, char = selection.norm, selection.offsets, selection.dtype.char
     if char not in "efd":
         return None
+    if selection.whole:
+        return _kernel(norm, selection.view.shape, char)
     for i, axis in enumerate(selection.view.axes):
         if axis.weighted and (
             (selection.mask is not None and selection.mask.shape[i] > 1)
@@ -198,9 +220,9 @@ def _make(view: View, norm: Norm, layout: Layout, sequences: int, extent: int, c
 
 def measure_selection(kernel: Kernel, selection: Selection) -> Moments:
     """The twin of `moments.measure_selection`."""
-    table = np.empty((math.prod(kernel.view.statistics), 3))
+    table = np.empty((kernel.statistics, 3))
     kernel.plan.measure(kernel.fold(selection.source), table, *kernel.ragged(selection))
-    return kernel.moments(table, weighted=selection.times is not None)
+    return kernel.moments(table, selection)
 
 
 def forward_inputs(kernel: Kernel, inputs: Inputs) -> Normalized:
@@ -209,21 +231,18 @@ def forward_inputs(kernel: Kernel, inputs: Inputs) -> Normalized:
     x = kernel.fold(selection.source)
     y = np.empty_like(x)
     given = inputs.given is not None
-    table = np.empty((math.prod(kernel.view.statistics), 3)) if inputs.given is None else kernel.table(inputs.given)
-    plain = (
-        selection.mask is None and selection.lengths is None and selection.offsets is None and selection.times is None
-    )
+    table = np.empty((kernel.statistics, 3)) if inputs.given is None else kernel.table(inputs.given)
     kernel.plan.forward(
         x,
         y,
         table,
         kernel.parameter(inputs.weight),
         kernel.parameter(inputs.bias),
-        *(EVERYTHING if plain else kernel.ragged(selection)),
+        *kernel.ragged(selection),
         inputs.padding == "keep",
         given,
     )
-    moments = kernel.moments(table, weighted=selection.times is not None) if inputs.given is None else inputs.given
+    moments = kernel.moments(table, selection) if inputs.given is None else inputs.given
     return Normalized(**vars(inputs), y=kernel.unfold(y, selection), moments=moments)
 
 
@@ -268,10 +287,9 @@ def _backward(
         raise ValueError(f"dy: has the shape of x, {selection.source.shape}, got {dy.shape}.")
     x, dy = kernel.fold(selection.source), kernel.fold(dy)
     dx = np.empty_like(x) if write else None
-    width = kernel.view.canonical[2] * kernel.view.canonical[3]
-    dweight, dbias = np.empty(width), np.empty(width)
+    dweight, dbias = np.empty((2, kernel.width))
     if sums is None:
-        table = np.empty((math.prod(kernel.view.statistics), 2))
+        table = np.empty((kernel.statistics, 2))
     else:
         split = kernel.view.statistics_split
         table = np.stack([kernel.fold_part(one, split) for one in (sums.dxhat, sums.dxhat_xhat)], axis=-1)

@@ -40,6 +40,11 @@ class Selection:
     offsets: NDArray[np.int64] | None = None  # of packed rows that are padded to view.shape
     times: Floats | None = None  # sample_weight=, with the rank of view.split
 
+    @property
+    def whole(self) -> bool:
+        """Whether everything is real and counts once."""
+        return self.mask is None and self.lengths is None and self.offsets is None and self.times is None
+
     @cached_property
     def rows(self) -> NDArray[np.bool_] | None:
         """(samples, longest): where packed rows go when they are padded."""

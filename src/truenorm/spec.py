@@ -130,6 +130,15 @@ class Norm:
         words = [f"{name}={value!r}" for name, value in self._values().items() if value != default[name]]
         return f"Norm({', '.join(words).removeprefix('pattern=')})"
 
+    def __hash__(self) -> int:  # views and kernels are looked up by it at every call
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(
+            (self.pattern, self.eps, self.center, self.ddof, self.eps_at, frozenset(self.sizes.items()), self.affine)
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:  # a mapping proxy can be neither pickled nor deep-copied
         return Norm, tuple(self._values().values())
 

@@ -119,7 +119,7 @@ class View:
         """The axes in the order of the runs: x has to be transposed to it where it is not 0, 1, 2, ..."""
         return tuple(i for run in self.runs for i in run)
 
-    @property
+    @cached_property
     def transposed(self) -> bool:
         """Whether the axes are not in the order of the runs."""
         return self.order != tuple(range(len(self.axes)))
