@@ -1,10 +1,14 @@
 """Set-up of the tests: shared modules, and how many examples are drawn."""
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from truenorm import engine
 
 # The tests are no package: their shared modules are found by path, their assertions explained like the tests'.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,3 +28,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def thin(request: pytest.FixtureRequest) -> int:
     """Of the large crosses, take every thin-th combination: 1 in the tests, more for the mutants."""
     return int(request.config.getoption("--thin"))
+
+
+# Every engine that is there, or the one that the environment names.
+ENGINES = [os.environ["TRUENORM_ENGINE"]] if "TRUENORM_ENGINE" in os.environ else list(engine.available())
+ON_BOTH = ("test_oracle", "test_law", "test_edges")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The tests of the core run on every engine that is there."""
+    if metafunc.module.__name__.endswith(ON_BOTH):
+        metafunc.fixturenames.append("on_engine")
+        mutated = metafunc.config.getoption("--thin") > 1  # mutants are made of the reference
+        metafunc.parametrize("on_engine", ["reference"] if mutated else ENGINES, indirect=True)
+
+
+@pytest.fixture
+def on_engine(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The engine for one test."""
+    before = engine.engine()
+    engine.use(request.param)
+    yield
+    engine.use(before)

@@ -27,6 +27,7 @@ from patterns import (
 )
 
 import truenorm as tn
+from truenorm import engine
 
 GARBAGE = (np.nan, np.inf, -np.inf, 1e38, -1e300)
 CENTERED = {name: pattern for name, pattern in RECIPES.items() if pattern.norm.center}
@@ -91,7 +92,7 @@ def test_nan_through_a_statistic_does_not_reach_the_weight_of_what_is_not_valid(
     found = run(x, np.ones((2, 3)), tn.layer(), valid=valid, weight=np.array([1.0, 2.0, 3.0]))
     alone = run(x[1:], np.ones((1, 3)), tn.layer(), weight=np.array([1.0, 2.0, 3.0]))
     assert np.isnan(found.dweight[[0, 2]]).all()
-    assert_same_bits(found.dweight[1], alone.dweight[1], "dweight")
+    assert_close(found.dweight[1], alone.dweight[1], 4 * ULP, "dweight")
 
 
 def test_padding_beside_large_numbers_does_not_overflow() -> None:
@@ -214,7 +215,8 @@ def test_half_precision_neither_sums_nor_counts_in_half_precision() -> None:
     out = tn.forward(x, tn.batch(eps=0), bias=np.array([0.0, 0.5, 0.0]))
     assert_same_bits(out.moments.count, np.full(3, 70000), "count")
     assert_same_bits(out.moments.mean, np.array([0.0, 1.0, 32752.0]), "mean")
-    assert_same_bits(out.moments.m2, 70000 * np.array([65504.0**2, 0.0, 32752.0**2]), "m2")
+    m2 = 70000 * np.array([65504.0**2, 0.0, 32752.0**2])
+    assert_close(out.moments.m2, m2, 0.0 if engine.engine() == "reference" else 2**-22 * m2, "m2")
     assert_same_bits(out.y[:2], np.array([[1.0, 0.5, 1.0], [-1.0, 0.5, -1.0]], np.float16), "y")
 
 

@@ -362,7 +362,7 @@ def test_pairs_around_a_mean_have_exact_statistics(dtype: type, exponent: int, h
     assert_same_moments(found, expected, "all at once")
     cut = len(pairs) // 3
     one, two = (tn.measure(part, tn.layer()) for part in (pairs[:cut], pairs[cut:]))
-    assert_same_statistics(tn.merge(one, two), expected, pairs.astype(float), "in two parts")
+    assert_same_statistics(tn.merge(one, two), expected, pairs.astype(float), "in two parts", dtype)
 
 
 @given(

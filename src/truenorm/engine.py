@@ -21,7 +21,18 @@ from truenorm.moments import measure as reference_measure
 from truenorm.selection import Selection, select
 from truenorm.spec import Norm
 
-__all__ = ["backward", "backward_sums", "engine", "forward", "measure", "merge", "native_build", "threads", "use"]
+__all__ = [
+    "backward",
+    "backward_sums",
+    "engine",
+    "forward",
+    "measure",
+    "merge",
+    "native_build",
+    "set_threads",
+    "threads",
+    "use",
+]
 
 Engine = Literal["native", "reference"]
 
@@ -53,13 +64,18 @@ def engine() -> Engine:
     return _chosen
 
 
-use(os.environ.get("TRUENORM_ENGINE", "reference"))  # type: ignore[arg-type]
+def available() -> tuple[Engine, ...]:
+    """The engines that are here, the fastest first."""
+    return ("reference",) if kernels is None else ("native", "reference")
+
+
+use(os.environ.get("TRUENORM_ENGINE", available()[0]))  # type: ignore[arg-type]
 
 
 def _kernel(selection: Selection) -> Any:
     if _chosen == "reference" or kernels is None:
         return None
-    _follow_torch()
+    kernels.set_threads(threads())
     return kernels.find(selection)
 
 
@@ -127,14 +143,22 @@ def native_build() -> dict[str, str] | None:
 
 
 def threads() -> int:
-    """How many threads a call uses: as many as torch does where it is loaded, else as this process may."""
+    """How many threads a call uses: as told, else as many as torch where it is loaded, else as this process may."""
+    if _told is not None:
+        return _told
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_num_threads"):
         return int(torch.get_num_threads())
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return _processors
 
 
-def _follow_torch() -> None:
-    pass
+def set_threads(count: int | None) -> None:
+    """Use this many threads; None goes back to the default. No result depends on it."""
+    global _told
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ValueError(f"threads: a whole number >= 1, or None, got {count!r}.")
+    _told = count
+
+
+_told: int | None = None
+_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -166,6 +166,9 @@ class _Measured(Moments):
     __reduce__ = None  # type: ignore[assignment]
 
 
+set_threads = _native.set_threads
+
+
 def find(selection: Selection) -> Kernel | None:
     """The kernel for this selection; None where there is none."""
     norm, offsets, char = selection.norm, selection.offsets, selection.dtype.char
