@@ -49,9 +49,9 @@ FILES = {
 }
 
 ERRORS = [
-    (["words.csv"], "words.csv, line 2, column 2: a number, got 'five'."),
-    (["gap.csv"], "gap.csv, line 2, column 2: a number, got ''."),
-    (["half.csv"], "half.csv, line 1, column 1: a number, got 'a'."),
+    (["words.csv"], "words.csv, line 2, column 2: a number, got 'five'. Only the first line may hold words."),
+    (["gap.csv"], "gap.csv, line 2, column 2: a number, got ''. Only the first line may hold words."),
+    (["half.csv"], "half.csv, line 1, column 1: a number, got 'a'. Only the first line may hold words."),
     (["ragged.csv"], "ragged.csv, line 3: 3 columns as in line 1, got 2. Every line needs the same number."),
     (["empty.csv"], "empty.csv: at least one line of numbers, got nothing. Separate the numbers by commas."),
     (["blank.csv"], "blank.csv: at least one line of numbers, got nothing. Separate the numbers by commas."),
@@ -110,6 +110,8 @@ ERRORS = [
         ["fine.csv", "--norm", "rms", "--ddof", "1"],
         "Norm: ddof=1 corrects for a mean that was estimated, got center=False. Use ddof=0 with it.",
     ),
+    (["fine.csv", "--lengths", ""], "--lengths: numbers separated by commas, got '' as number 1."),
+    (["-", "--dy", "-"], "Standard input can hold the input or --dy, not both. See 'truenorm explain --help'."),
     (["fine.csv", "--bogus"], "No such option '--bogus'. See 'truenorm explain --help'."),
 ]
 
@@ -235,9 +237,25 @@ def test_env_names_versions_engine_threads_and_what_is_missing() -> None:
     assert facts["engine"] in ("reference", "native")
     assert facts["threads"] == len(os.sched_getaffinity(0))
     text = run("env").stdout
-    for name, version in facts["optional"].items():
-        line = next(line for line in text.splitlines() if line.startswith(name))
-        assert ("missing: needed for" in line) == (version is None)
+    for name, fact in facts.items():
+        if name != "native":
+            assert f"{name:10} {fact}\n" in text
+
+
+def test_a_terminal_without_greek_letters_gets_question_marks() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "truenorm", "explain", "--example", "table"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0
+    assert b"mean = ? x / count" in done.stdout
+
+
+def test_numbers_may_be_separated_by_spaces(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "spaces.txt"
+    file.write_text("1  2 \n 3 5\n")
+    assert_allclose(explained(capsys, str(file))["x"], [[1, 2], [3, 5]])
 
 
 def test_env_says_so_where_the_native_part_was_not_built(

@@ -286,6 +286,17 @@ def test_no_sequences_at_all() -> None:
     for norm in (tn.batch(), tn.instance(), tn.group(3), tn.layer()):
         assert_nothing(run(np.zeros((0, 3)), np.zeros((0, 3)), norm, offsets=[0]), "offsets")
         assert_nothing(run(np.zeros((0, 3)), np.zeros((0, 3)), norm, offsets=[0, 0, 0]), "empty sequences")
+        assert_nothing(run(np.zeros((5, 0)), np.zeros((5, 0)), norm, offsets=[0, 2, 5]), "no channels")
+    positions = run(np.zeros((0, 3)), np.zeros((0, 3)), tn.Norm("[b] t c"), offsets=[0, 0, 0])
+    assert positions.moments.shape == (0, 3)
+
+
+@pytest.mark.parametrize("norm", [tn.batch(), tn.instance(), tn.layer()], ids=str)
+def test_weights_of_packed_rows_may_keep_the_channel_axis(norm: tn.Norm) -> None:
+    rng = np.random.default_rng(15)
+    x, dy, times = offset_data(rng, (6, 3)), odd(rng, (6, 3)), rng.uniform(0.5, 2.0, 6)
+    expected = run(x, dy, norm, offsets=[0, 2, 6], sample_weight=times)
+    assert_same_results(run(x, dy, norm, offsets=[0, 2, 6], sample_weight=times[:, None]), expected, f"{norm}")
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -294,6 +294,10 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         lambda: tn.measure(X, tn.batch(), sample_weight=np.full((2, 4), np.nan)),
         "sample_weight: finite and >= 0, got nan. A position of weight 2 counts twice.",
     ),
+    (
+        lambda: tn.measure(X, tn.batch(), sample_weight=np.full((2, 4), np.inf)),
+        "sample_weight: finite and >= 0, got inf. A position of weight 2 counts twice.",
+    ),
     (lambda: tn.measure(X, tn.batch(), lengths=[4, 5]), "lengths: from 0 to the 4 positions of x, got 5 at index 1."),
     (lambda: tn.measure(X, tn.batch(), lengths=[-1, 4]), "lengths: from 0 to the 4 positions of x, got -1 at index 0."),
     (lambda: tn.measure(X, tn.batch(), lengths=[4, 4, 4]), "lengths: one for each of the 2 samples, got 3."),
@@ -317,7 +321,7 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     ),
     (
         lambda: tn.measure(X[None], tn.batch(), lengths=[1]),
-        "lengths: axes b and t to count in, got x (1, 2, 4, 3) with the axes b, ...1, ...2, c. "
+        "lengths: axes b and t to count in, got x (1, 2, 4, 3) with the axes b, p1, p2, c. "
         "Name them in the pattern, or pass valid=, which works for every shape.",
     ),
     (
@@ -353,6 +357,16 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     (
         lambda: tn.measure(ROWS, Norm("[b h] c"), offsets=[0, 5]),
         "offsets: a pattern with the axes b, t and c only, got Norm('[b h] c'). "
+        "Packed rows have no other axes: pad x, and pass lengths= or valid=.",
+    ),
+    (
+        lambda: tn.measure(ROWS, Norm("[b t h] c"), offsets=[0, 5]),
+        "offsets: a pattern with the axes b, t and c only, got Norm('[b t h] c'). "
+        "Packed rows have no other axes: pad x, and pass lengths= or valid=.",
+    ),
+    (
+        lambda: tn.measure(ROWS, Norm("[t] c"), offsets=[0, 5]),
+        "offsets: a pattern with the axes b, t and c only, got Norm('[t] c'). "
         "Packed rows have no other axes: pad x, and pass lengths= or valid=.",
     ),
     (
@@ -427,6 +441,16 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     ),
 ]
 TYPE_ERRORS: list[tuple[Call, str]] = [
+    (
+        lambda: tn.forward(X, "[b t] c"),
+        "norm: a Norm, got '[b t] c'. Make one with tn.Norm('[b t] c') or a recipe such as tn.batch().",
+    ),
+    (
+        lambda: tn.measure(np.ma.masked_less(X, 0), tn.batch()),
+        "x: a plain array, got a masked one. Pass its .data, and valid=~x.mask.",
+    ),
+    (lambda: tn.merge([1, 2]), "merge: Moments, got list. Pass them one by one: merge(one, two)."),
+    (lambda: tn.backward(X, X), "backward: dy and what forward returned, got ndarray as the second."),
     (lambda: Norm(3), "Norm: pattern is text, got 3. Write it like '[b t] c'."),
     (
         lambda: tn.measure(X + 1j, tn.batch()),
@@ -436,6 +460,10 @@ TYPE_ERRORS: list[tuple[Call, str]] = [
     (
         lambda: tn.measure(np.array([[None]]), tn.batch()),
         "x: real numbers, got dtype object. Convert it to a float dtype first.",
+    ),
+    (
+        lambda: tn.measure(np.zeros((2, 3), "V8"), tn.batch()),
+        "x: real numbers, got dtype |V8. Convert it to a float dtype first.",
     ),
     (
         lambda: tn.backward(X + 1j, tn.forward(X, tn.batch())),

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import truenorm as tn
 from truenorm import examples
+from truenorm.display.cells import fitting_cells
 
 RNG = np.random.default_rng(30)
 X = RNG.normal(3.0, 2.0, size=(3, 5, 4))
@@ -44,14 +45,14 @@ def test_every_step_meets_the_computation(kind: str, ragged: str, eps_at: str) -
         out = tn.forward(X, norm, **parameters, **RAGGED[ragged])
         dx, dweight, dbias = tn.backward(dy, out)
         shown = tn.explain(X, norm, dy=dy, **parameters, **RAGGED[ragged])
-        assert_array_equal(shown["y"], out.y)
+        assert_allclose(shown["y"], out.y, rtol=1e-12, atol=1e-14)
         assert_allclose(shown["dx"], dx, rtol=1e-10, atol=1e-13)
         assert_array_equal(shown["count"], out.moments.count)
         if affine:
             assert_allclose(shown["dweight"], dweight, rtol=1e-12, atol=1e-14)
             assert_allclose(shown["dbias"], dbias, rtol=1e-12, atol=1e-14)
         if kind != "rms":
-            assert_array_equal(shown["mean"], out.moments.mean)
+            assert_allclose(shown["mean"], out.moments.mean, rtol=1e-14)
             assert_allclose(shown["dmean"], shown["dmean (through xhat)"], rtol=1e-9, atol=1e-12)
 
 
@@ -61,7 +62,7 @@ def test_packed_rows_are_explained_row_by_row() -> None:
     assert shown["mean"].shape == (2, 4)
     assert shown["dx"].shape == packed.shape
     assert shown.steps[0].axes == ("row", "c")
-    assert_array_equal(shown["y"], tn.forward(packed, tn.instance(), offsets=[0, 4, 9]).y)
+    assert_allclose(shown["y"], tn.forward(packed, tn.instance(), offsets=[0, 4, 9]).y, rtol=1e-12, atol=1e-14)
 
 
 def test_given_moments_are_said_to_be_given() -> None:
@@ -70,7 +71,7 @@ def test_given_moments_are_said_to_be_given() -> None:
     assert {step.formula for step in shown.steps if step.name in ("count", "mean", "var")} == {"given"}
     assert "dvar" not in steps_of(shown)
     out = tn.forward(X + 1, tn.batch(), moments=moments)
-    assert_array_equal(shown["dx"], tn.backward(np.cos(X), out)[0])
+    assert_allclose(shown["dx"], tn.backward(np.cos(X), out)[0], rtol=1e-14)
 
 
 def test_the_backward_takes_the_steps_of_the_derivation() -> None:
@@ -96,25 +97,45 @@ def test_what_is_left_out_is_named_and_not_shown() -> None:
     shown = tn.explain(examples.SENTENCES, tn.batch(), lengths=examples.LENGTHS)
     assert shown.left_out == ((0, 2), (0, 3))
     text = str(shown)
-    assert "Left out, as they are not real (· in the tables): 2 places, [0, 2], [0, 3]." in text
+    assert "Left out, as they are not valid (· in the tables): 2 places, [0, 2], [0, 3]." in text
     assert shown.as_dict()["steps"][0]["values"][0][2] == [None, None, None]
 
 
 def test_nothing_left_out_is_said_too() -> None:
-    assert "All 15 elements are real." in str(tn.explain(examples.TABLE, tn.batch()))
+    assert "Every element is counted: 15 in all." in str(tn.explain(examples.TABLE, tn.batch()))
+
+
+def test_one_place_keeps_all_its_axes() -> None:
+    shown = tn.explain(np.ones((1, 3, 2)), tn.batch(), lengths=[2])
+    assert shown.left_out == ((0, 2),)
+    assert "1 place, [0, 2]." in str(shown)
+    whole = tn.explain(np.ones((2, 2, 2)), tn.batch(), lengths=[0, 2])
+    assert whole.left_out == ((0, 0), (0, 1))
 
 
 def test_text_is_aligned_and_carries_the_formulas() -> None:
     text = str(tn.explain(examples.TABLE, tn.batch(ddof=1, eps_at="std", eps=0.5)))
-    assert "mean = Σ x / count   3\n         c0       c1       c2\n    4.00000  3.60000  4.20000\n" in text
+    assert "mean = Σ x / count   (shape 3)\n    c0       c1       c2\n     4  3.60000  4.20000\n" in text
     assert "var = Σ (x - mean)² / (count - 1)" in text
     assert "rstd = 1 / (sqrt(var) + 0.5)" in text
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
 def test_names_are_shown_as_they_are() -> None:
-    shown = replace(tn.explain(examples.TABLE, tn.batch()), labels={"columns": ["[red]a", "[/]", "c"]})
-    assert "[red]a      [/]        c" in str(shown)
+    shown = replace(tn.explain(examples.TABLE, tn.batch()), labels={"c": ["[red]a", "[/]", "c"]})
+    assert "[red]a  [/]  c" in str(shown)
+
+
+def test_no_number_is_rounded_away_or_cut_off() -> None:
+    x = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0], [-1.0, 0.5, 2e3]])
+    text = str(tn.explain(x, tn.batch()))
+    assert "4.22222  3.50000  884453" in text
+    assert "0.486664  0.534522  0.00106332" in text
+    wide = tn.explain(np.full((2, 12), 1.2345e-30) * np.arange(1, 13), tn.batch())
+    for width in (20, 40, 60, 80, 120):
+        cells = fitting_cells(wide.steps[0], {}, width)
+        assert cells.width <= max(width, 34)
+        assert all(word in ("…", "b0", "b1") or float(word) for row in cells.rows for word in row)
 
 
 def test_large_arrays_are_shown_by_their_edges() -> None:
@@ -142,7 +163,7 @@ class Tags(HTMLParser):
 
 
 def test_notebooks_get_well_formed_escaped_html() -> None:
-    shown = replace(tn.explain(examples.TABLE, tn.batch()), labels={"columns": ["<script>", "b&b", "c"]})
+    shown = replace(tn.explain(examples.TABLE, tn.batch()), labels={"c": ["<script>", "b&b", "c"]})
     html = shown._repr_html_()
     tags = Tags()
     tags.feed(html)

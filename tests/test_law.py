@@ -393,6 +393,16 @@ def test_counts_beyond_any_float_merge_exactly(parts: list[tuple[int, int, int]]
     assert abs(Fraction(float(merged.m2)) - m2) <= bound
 
 
+@pytest.mark.parametrize("outlier", [1e8, -1e8])
+@pytest.mark.parametrize("norm", [tn.layer(), tn.batch()], ids=str)
+def test_an_outlier_costs_the_mean_no_digit(norm: tn.Norm, outlier: float) -> None:
+    # A sum of a thousand has digits of the outlier's size only: the mean has to take up what that left over.
+    x = np.append(outlier, np.random.default_rng(10).normal(size=999))
+    exact = sum(map(Fraction, x.tolist())) / 1000
+    mean = tn.measure(x.reshape((1, -1) if norm == tn.layer() else (-1, 1)), norm).mean.item()
+    assert abs(Fraction(mean) - exact) <= 4 * Fraction(ULP) * abs(exact)
+
+
 def test_a_long_stream_of_parts_does_not_drift() -> None:
     rng = np.random.default_rng(9)
     data = rng.normal(1e4, 1.0, (3000, 2))

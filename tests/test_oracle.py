@@ -123,6 +123,14 @@ def test_parts_that_share_statistics_have_the_gradients_of_the_whole(name: str, 
             assert_close_results(part, expected, 2**8 * ULP, what)
 
 
+def test_only_what_a_part_and_the_sums_both_have_gets_a_gradient() -> None:
+    rng = np.random.default_rng(16)
+    x, dy, weight = offset_data(rng, (5, 3)), odd(rng, (5, 3)), odd(rng, (3,))
+    plain, scaled = tn.forward(x, tn.batch()), tn.forward(x, tn.batch(), weight=weight, bias=weight)
+    assert tn.backward(dy, plain, sums=tn.backward_sums(dy, scaled))[1:] == (None, None)
+    assert tn.backward(dy, scaled, sums=tn.backward_sums(dy, plain))[1:] == (None, None)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_gradients_are_finite_differences(name: str, thin: int) -> None:
     pattern, rng = PATTERNS[name], np.random.default_rng(11)

@@ -144,11 +144,15 @@ def test_variance_is_never_negative_and_survives_large_means() -> None:
             "It is the weight of the new batch.",
         ),
         (
+            lambda: Running.start((2,), "torch"),
+            "Running: a Convention, got 'torch'. Make one with torch_convention().",
+        ),
+        (
             lambda: Running.start((2,), torch_convention()).update(tn.measure(np.ones((4, 3)), tn.batch())),
             "Running: moments of the shape (2,), got (3,).",
         ),
     ],
 )
 def test_errors_say_the_rule_and_the_value(call: object, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
         call()

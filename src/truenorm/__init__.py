@@ -35,6 +35,7 @@ This is the whole public surface of the NumPy core. It imports NumPy, its own ke
 nothing else.
 """
 
+from truenorm import running
 from truenorm.engine import backward, backward_sums, forward, measure, merge
 from truenorm.explanation import explain
 from truenorm.moments import Moments
@@ -55,4 +56,5 @@ __all__ = [
     "measure",
     "merge",
     "rms",
+    "running",
 ]

@@ -79,6 +79,12 @@ def _kernel(selection: Selection) -> Any:
     return kernels.find(selection)
 
 
+def _checked(out: Normalized) -> Normalized:
+    if not isinstance(out, Normalized):
+        raise TypeError(f"backward: dy and what forward returned, got {type(out).__name__} as the second.")
+    return out
+
+
 @wraps(reference_measure)
 def measure(
     x: ArrayLike,
@@ -119,7 +125,7 @@ def forward(
 
 @wraps(reference.backward_sums)
 def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
-    kernel = _kernel(out.selection)
+    kernel = _kernel(_checked(out).selection)
     return reference.backward_sums(dy, out) if kernel is None else kernels.backward_sums(kernel, dy, out)  # type: ignore[union-attr]
 
 
@@ -127,7 +133,7 @@ def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
 def backward(
     dy: ArrayLike, out: Normalized, *, sums: BackwardSums | None = None
 ) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
-    kernel = _kernel(out.selection)
+    kernel = _kernel(_checked(out).selection)
     if kernel is None:
         return reference.backward(dy, out, sums=sums)
     return kernels.backward(kernel, dy, out, sums)  # type: ignore[union-attr, no-any-return]

@@ -13,10 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from truenorm.engine import forward
 from truenorm.inputs import Normalized
 from truenorm.moments import Moments, quietly, tree_sum
-from truenorm.reference import inverse_deviation
+from truenorm.reference import forward, inverse_deviation
 from truenorm.selection import Floats
 from truenorm.spec import Norm
 
@@ -60,11 +59,9 @@ class Explanation:
     averaged: tuple[str, ...]  # the axes that share one statistic
     kept: tuple[str, ...]  # the axes that have one each
     elements: int
-    left_out: tuple[
-        tuple[int, ...], ...
-    ]  # where nothing is valid: indices of x, without axes on which that is constant
+    left_out: tuple[tuple[int, ...], ...]  # what is not valid: indices of x, without the channel if all are alike
     steps: tuple[Step, ...]
-    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # names to show for "rows" and "columns"
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # names along an axis, or along "b t"
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         for step in self.steps:
@@ -142,7 +139,7 @@ def explain(
         averaged=tuple(axis.name for axis in view.axes if axis.reduced),
         kept=tuple(axis.name for axis in view.axes if not axis.reduced),
         elements=out.y.size,
-        left_out=() if left_out is None else _places(left_out),
+        left_out=() if left_out is None else _places(left_out, view.channel),
         steps=tuple(notebook.steps),
     )
 
@@ -281,12 +278,12 @@ def _over(above: float, below: NDArray[Any]) -> Floats:
     return ratio
 
 
-def _places(left_out: NDArray[np.bool_]) -> tuple[tuple[int, ...], ...]:
-    """The positions that are left out; an axis is dropped where leaving out does not depend on it."""
-    for axis in reversed(range(left_out.ndim)):
-        first = left_out.take([0], axis) if left_out.shape[axis] else left_out
-        if left_out.ndim > 1 and left_out.shape[axis] and (left_out == first).all():
-            left_out = first.squeeze(axis)
+def _places(left_out: NDArray[np.bool_], channel: int | None) -> tuple[tuple[int, ...], ...]:
+    """The positions that are left out, or the elements where channels differ."""
+    if channel is not None and left_out.shape[channel] and left_out.ndim > 1:
+        first = left_out.take([0], channel)
+        if (left_out == first).all():
+            left_out = first.squeeze(channel)
     return tuple(tuple(int(i) for i in index) for index in np.argwhere(left_out))
 
 

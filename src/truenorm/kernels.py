@@ -285,10 +285,7 @@ def _backward(
     kernel: Kernel, dy: ArrayLike, out: Normalized, sums: BackwardSums | None, *, write: bool
 ) -> tuple[Array | None, Array, Array, Array]:
     selection = out.selection
-    dy = np.asarray(dy)
-    if dy.shape != selection.source.shape:
-        raise ValueError(f"dy: has the shape of x, {selection.source.shape}, got {dy.shape}.")
-    x, dy = kernel.fold(selection.source), kernel.fold(dy)
+    x, dy = kernel.fold(selection.source), kernel.fold(selection.same_shape(dy, "dy"))
     dx = np.empty_like(x) if write else None
     dweight, dbias = np.empty((2, kernel.width))
     if sums is None:

@@ -126,6 +126,9 @@ def merge(*parts: Moments) -> Moments:
     """
     if not parts:
         raise ValueError("merge: at least one Moments, got none.")
+    for part in parts:
+        if not isinstance(part, Moments):
+            raise TypeError(f"merge: Moments, got {type(part).__name__}. Pass them one by one: merge(one, two).")
     shapes = {part.shape for part in parts}
     if len(shapes) > 1:
         raise ValueError(f"merge: Moments of one shape, got {' and '.join(map(str, sorted(shapes)))}.")

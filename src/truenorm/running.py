@@ -75,6 +75,8 @@ class Running:
     @classmethod
     def start(cls, shape: tuple[int, ...], convention: Convention) -> Running:
         """Mean 0, variance 1: a normalization with these leaves its input (almost) as it is."""
+        if not isinstance(convention, Convention):
+            raise TypeError(f"Running: a Convention, got {convention!r}. Make one with torch_convention().")
         return cls(np.zeros(shape), np.ones(shape), np.zeros(shape, np.int64), convention)
 
     def update(self, batch: Moments) -> Running:

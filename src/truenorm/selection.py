@@ -71,11 +71,16 @@ class Selection:
 
     def arrange(self, values: ArrayLike, *, like: str = "dy") -> Floats:
         """An array of x's own form, selected."""
-        values = as_floats(values, like)
-        if values.shape != self.source.shape:
-            raise ValueError(f"{like}: has the shape of x, {self.source.shape}, got {values.shape}.")
-        values = _pad(values, self.rows).reshape(self.view.split)
+        values = _pad(as_floats(self.same_shape(values, like), like), self.rows).reshape(self.view.split)
         return values if self.valid is None else np.where(self.valid, values, 0.0)
+
+    def same_shape(self, values: ArrayLike, like: str) -> NDArray[Any]:
+        """An array of x's own form, checked."""
+        array = _plain(values, like)
+        float_dtype(array, like)
+        if array.shape != self.source.shape:
+            raise ValueError(f"{like}: has the shape of x, {self.source.shape}, got {array.shape}.")
+        return array
 
     def restore(self, values: Floats, *, keep: ArrayLike | None = None) -> Floats:
         """Back to x's own form and dtype, with 0 (or what `keep` holds) where nothing is valid."""
@@ -101,7 +106,9 @@ def select(
     sample_weight: ArrayLike | None = None,
 ) -> Selection:
     """The one place where `valid`, `lengths`, `offsets` and `sample_weight` are read and checked."""
-    source = np.asarray(x)
+    if not isinstance(norm, Norm):
+        raise TypeError(f"norm: a Norm, got {norm!r}. Make one with tn.Norm('[b t] c') or a recipe such as tn.batch().")
+    source = _plain(x, "x")
     dtype = float_dtype(source, "x")
     if valid is None and lengths is None and offsets is None and sample_weight is None:
         return Selection(norm, norm.view(source.shape), source, dtype)
@@ -138,8 +145,14 @@ def select(
 
 def as_floats(values: ArrayLike, name: str) -> Floats:
     """The values in float64, or wider where they are wider."""
-    array = np.asarray(values)
+    array = _plain(values, name)
     return array.astype(np.result_type(float_dtype(array, name), np.float64), copy=False)
+
+
+def _plain(values: ArrayLike, name: str) -> NDArray[Any]:
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a plain array, got a masked one. Pass its .data, and valid=~x.mask.")
+    return np.asarray(values)
 
 
 def float_dtype(values: ArrayLike, name: str) -> np.dtype[Any]:

@@ -171,8 +171,9 @@ def view_of(norm: Norm, shape: Shape) -> View:
 
 def _names_of_hidden(norm: Norm, written: list[PatternAxis], channel: int | None) -> list[str]:
     """Names for the axes behind '...': b is the first axis, t the only other position axis."""
-    names = [f"...{i}" if axis.hidden else "" for i, axis in enumerate(written)]
     taken = {piece.name: axis for axis in norm.axes for piece in axis.pieces}
+    spare = [f"p{i}" if f"p{i}" not in taken else f"...{i}" for i in range(len(written))]
+    names = [spare[i] if axis.hidden else "" for i, axis in enumerate(written)]
     if names and names[0] and "b" not in taken:
         names[0] = "b"
     others = [i for i, axis in enumerate(written) if i != channel and axis is not taken.get("b") and names[i] != "b"]

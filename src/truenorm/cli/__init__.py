@@ -6,6 +6,7 @@ Bad input ends with one line on standard error and exit code 2; `--debug` shows 
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -60,6 +61,8 @@ def commands() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; every error that a user can make is one line and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # Σ on a terminal that has none is "?", not a failure
     try:
         code = commands.main(words, prog_name="truenorm", standalone_mode=False)
     except BrokenPipeError:  # `truenorm explain | head`: the reader has seen enough

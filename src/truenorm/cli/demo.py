@@ -24,7 +24,7 @@ def command() -> None:
     for step in shown.steps:
         if step.name in STEPS:
             console.print(f"{step.name} = {step.formula}")
-            console.print(table(cells_of(step, {"columns": examples.TABLE_COLUMNS})), "")
+            console.print(table(cells_of(step, {"c": examples.TABLE_COLUMNS})), "")
     console.rule("2. What padding does to it", align="left")
     show_comparison(eps=1e-5)
     console.print()

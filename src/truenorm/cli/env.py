@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 import click
 
 import truenorm as tn
 from truenorm import engine
 from truenorm.cli import Command
-
-# What each optional package is for, and the extra that brings it.
-OPTIONAL = {
-    "torch": ("the PyTorch layers and the doctor", "torch"),
-    "safetensors": ("training in the lab", "lab"),
-    "altair": ("reports with charts", "report"),
-    "distributed": ("sweeps on a cluster", "cluster"),
-}
 
 
 @click.command(cls=Command, epilog="Example: truenorm env --json")
@@ -33,17 +25,13 @@ def command(as_json: bool) -> None:
         "engine": engine.engine(),
         "threads": engine.threads(),
         "native": engine.native_build(),
-        "optional": {name: _version(name) for name in OPTIONAL},
     }
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
     for name in ("truenorm", "python", "numpy", "machine", "engine", "threads"):
-        click.echo(f"{name:12} {facts[name]}")
-    click.echo(f"{'native':12} {_native_line()}")
-    for name, (purpose, extra) in OPTIONAL.items():
-        found = _version(name)
-        click.echo(f"{name:12} " + (found or f'missing: needed for {purpose}; pip install "truenorm[{extra}]"'))
+        click.echo(f"{name:10} {facts[name]}")
+    click.echo(f"{'native':10} {_native_line()}")
 
 
 def _native_line() -> str:
@@ -51,10 +39,3 @@ def _native_line() -> str:
     if build is None:
         return "not built: no C++ compiler was found at install; everything works, in NumPy"
     return ", ".join(f"{key} {value}" for key, value in build.items() if value)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

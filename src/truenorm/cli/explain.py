@@ -42,7 +42,9 @@ Examples:
 @click.option("--lengths", help="The rows are padded sequences of equal extent with these lengths: 2,4.")
 @click.option("--eps", type=float, default=1e-5, show_default=True)
 @click.option("--ddof", type=int, default=0, help="1 divides by n - 1.", show_default=True)
-@click.option("--eps-at", type=click.Choice(get_args(EpsAt)), default="var", help="sqrt(var + eps) or std + eps.")
+@click.option(
+    "--eps-at", type=click.Choice(get_args(EpsAt)), default="var", show_default=True, help="sqrt(var + eps), std + eps."
+)
 @click.option("--weight", help="One number for each column: 1,2,3.")
 @click.option("--bias", help="One number for each column: 0,0,1.")
 @click.option("--dy", help="The gradient at the output, to explain the backward pass: a CSV file, or '1,0;0,1'.")
@@ -67,14 +69,16 @@ def command(
     FILE is a CSV file with one row of numbers a line, or - for standard input; its first line may name the columns.
     Rows are examples (b) or positions of sequences (t), columns are channels (c).
     """
-    chosen = kind or pattern or lengths or weight or bias or dy or groups
+    if dy == "-" and example is None and file in (None, "-"):
+        raise click.UsageError("Standard input can hold the input or --dy, not both.")
+    chosen = any(option is not None for option in (kind, pattern, lengths, weight, bias, dy, groups))
     if example == "sentences" and file is None and not chosen:
         from truenorm.cli.comparison import show_comparison
 
         show_comparison(eps, as_json=as_json)
         return
     table, rows = _input(file, example)
-    counts = parse_whole(lengths, "--lengths") if lengths else None
+    counts = None if lengths is None else parse_whole(lengths, "--lengths")
     if counts is None and example == "sentences":
         counts = np.array(examples.LENGTHS)
     norm = _norm(kind, pattern, groups, eps=eps, ddof=ddof, eps_at=eps_at)
@@ -87,11 +91,12 @@ def command(
         _sequences(table.values, counts, "the input"),
         norm,
         lengths=counts,
-        weight=parse_row(weight, "--weight") if weight else None,
-        bias=parse_row(bias, "--bias") if bias else None,
-        dy=_sequences(_gradient(dy), counts, "--dy") if dy else None,
+        weight=None if weight is None else parse_row(weight, "--weight"),
+        bias=None if bias is None else parse_row(bias, "--bias"),
+        dy=None if dy is None else _sequences(_gradient(dy), counts, "--dy"),
     )
-    _print(replace(shown, labels={"rows": rows, "columns": table.columns}), as_json)
+    *leading, last = shown.steps[0].axes
+    _print(replace(shown, labels={last: table.columns, " ".join(leading): rows}), as_json)
 
 
 def _input(file: str | None, example: Example | None) -> tuple[NumberTable, tuple[str, ...]]:

@@ -34,10 +34,11 @@ def read_table(source: str) -> NumberTable:
 
 
 def parse_table(text: str, name: str) -> NumberTable:
-    """Lines of numbers separated by commas, tabs or semicolons; the first line may hold the columns' names."""
+    """Lines of numbers separated by commas, tabs, semicolons or spaces; the first line may name the columns."""
     first = next((line for line in text.splitlines() if line.strip()), "")
-    delimiter = next((mark for mark in ",\t;" if mark in first), ",")
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
+    spaced = all(_is_number(word) for word in first.split())
+    delimiter = next((mark for mark in ",\t;" if mark in first), " " if spaced else ",")
+    reader = csv.reader((line.strip(" \r\n") for line in io.StringIO(text)), delimiter=delimiter, skipinitialspace=True)
     lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     if not lines:
         raise ValueError(f"{name}: at least one line of numbers, got nothing. Separate the numbers by commas.")
@@ -56,7 +57,8 @@ def parse_table(text: str, name: str) -> NumberTable:
             )
         for column, cell in enumerate(cells, 1):
             if not _is_number(cell):
-                raise ValueError(f"{name}, line {number}, column {column}: a number, got {cell.strip()!r}.")
+                where = f"{name}, line {number}, column {column}"
+                raise ValueError(f"{where}: a number, got {cell.strip()!r}. Only the first line may hold words.")
         rows.append([float(cell) for cell in cells])
     return NumberTable(np.array(rows), columns)
 

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from truenorm.display.cells import Cells, cells_of, headline, left_out_line
+from truenorm.display.cells import Cells, fitting_cells, headline, left_out_line
 
 if TYPE_CHECKING:
     from truenorm.explanation import Explanation
@@ -42,10 +42,11 @@ def show(explanation: Explanation, console: Console) -> None:
         if step.part != part:
             part = step.part
             console.rule(Text(part), align="left")
-        size = " x ".join(map(str, step.values.shape))
-        line = Text.assemble((step.name, "bold cyan"), " = ", step.formula, ("   " + size, "dim"))
-        console.print(line)
-        console.print(Padding(table(cells_of(step, explanation.labels)), (0, 0, 1, 2), expand=False))
+        size = f"   (shape {' x '.join(map(str, step.values.shape))})" if step.values.ndim else ""
+        console.print(Text.assemble((step.name, "bold cyan"), " = ", step.formula, (size, "dim")))
+        cells = fitting_cells(step, explanation.labels, console.width - 2)
+        console.print(Padding(table(cells), (0, 0, 0, 2), expand=False))
+        console.print()
 
 
 def table(cells: Cells) -> Table:
