@@ -1,0 +1,1 @@
+"""truenorm beside its peers: values first, then time. `python -m bench`, from the repository's root."""
