@@ -38,15 +38,17 @@ ON_BOTH = ("test_oracle", "test_law", "test_edges")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The tests of the core run on every engine that is there."""
     if metafunc.module.__name__.endswith(ON_BOTH):
-        metafunc.fixturenames.append("on_engine")
         mutated = metafunc.config.getoption("--thin") > 1  # mutants are made of the reference
         metafunc.parametrize("on_engine", ["reference"] if mutated else ENGINES, indirect=True)
 
 
-@pytest.fixture
-def on_engine(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The engine for one test."""
+# Used by every test, as a name that is only added while tests are generated is dropped again without a word.
+@pytest.fixture(autouse=True)
+def on_engine(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """The engine for one test: its name, where tests run on several."""
+    name: str | None = getattr(request, "param", None)
     before = engine.engine()
-    engine.use(request.param)
-    yield
+    if name is not None:
+        engine.use(name)
+    yield name
     engine.use(before)

@@ -5,10 +5,10 @@ The axes of every pattern are worked out by hand, so that nothing here leans on 
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from oracle import Case, oracle_backward, oracle_forward
@@ -20,6 +20,7 @@ from truenorm import engine
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 ULP = float(np.finfo(np.float64).eps)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,12 @@ def ways(pattern: Pattern, rng: np.random.Generator) -> Iterator[tuple[str, Ragg
         found = ragged(pattern, kind, rng, weighted=weighted)
         if found is not None:
             yield kind + " and sample_weight" * weighted, found
+
+
+def every(crossed: Iterable[T], step: int, start: int = 0) -> Iterator[T]:
+    """Every step-th combination of a cross. Its choices are of two, three or four, so no step may divide by these."""
+    assert math.gcd(step, 6) == 1, f"a step of {step} would leave whole choices out"
+    return itertools.islice(crossed, start % step, None, step)
 
 
 def odd(rng: np.random.Generator, shape: Shape) -> Array:

@@ -395,8 +395,10 @@ def test_counts_beyond_any_float_merge_exactly(parts: list[tuple[int, int, int]]
 
 @pytest.mark.parametrize("outlier", [1e8, -1e8])
 @pytest.mark.parametrize("norm", [tn.layer(), tn.batch()], ids=str)
-def test_an_outlier_costs_the_mean_no_digit(norm: tn.Norm, outlier: float) -> None:
+def test_an_outlier_costs_the_mean_no_digit(norm: tn.Norm, outlier: float, on_engine: str) -> None:
     # A sum of a thousand has digits of the outlier's size only: the mean has to take up what that left over.
+    if on_engine != "reference":
+        pytest.skip("promised by the reference alone; kernels keep to the rounding of the largest number")
     x = np.append(outlier, np.random.default_rng(10).normal(size=999))
     exact = sum(map(Fraction, x.tolist())) / 1000
     mean = tn.measure(x.reshape((1, -1) if norm == tn.layer() else (-1, 1)), norm).mean.item()

@@ -21,6 +21,7 @@ from patterns import (
     assert_close_results,
     assert_same_results,
     check,
+    every,
     odd,
     offset_data,
     ragged,
@@ -29,6 +30,7 @@ from patterns import (
 )
 
 import truenorm as tn
+from truenorm import engine
 
 # An eps so large that it matters, in both places that it can be.
 CONVENTIONS: list[dict[str, Any]] = [
@@ -39,26 +41,34 @@ CONVENTIONS: list[dict[str, Any]] = [
 AFFINE = [("weight", "bias"), ("weight",), ("bias",), ()]
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_every_number_is_the_oracles(name: str, thin: int) -> None:
+def check_cross(name: str, step: int) -> None:
+    """Every way to say what is real x conventions x parameters x given moments x padding."""
     pattern, rng = PATTERNS[name], np.random.default_rng(7)
     x, dy = offset_data(rng, pattern.split), odd(rng, pattern.split)
-    crossed = itertools.product(ways(pattern, rng), CONVENTIONS, AFFINE, (False, True))
-    step = thin * (1 + x.size // 100)  # the loops are slow
-    for number, ((kind, way), conventions, affine, given) in enumerate(crossed):
-        if number % step:
-            continue
+    crossed = enumerate(itertools.product(ways(pattern, rng), CONVENTIONS, AFFINE, (False, True)))
+    start = list(PATTERNS).index(name)  # each pattern takes another part, together they take all
+    for number, ((kind, way), conventions, affine, given) in every(crossed, step, start):
         norm = replace(pattern.norm, **conventions)
         padding = ("zero", "keep")[number // 3 % 2]  # no multiple of the other factors: meets all of them
         what = f"{norm}, {kind}, {affine}, padding={padding}" + ", given moments" * given
-        parameters = pattern.parameters(rng, affine)
-        check(pattern, norm, way, x, dy, parameters, what=what, padding=padding, given=given)
+        check(pattern, norm, way, x, dy, pattern.parameters(rng, affine), what=what, padding=padding, given=given)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_number_is_the_oracles(name: str, thin: int) -> None:
+    check_cross(name, 5 * thin)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_number_of_the_whole_cross_is_the_oracles(name: str) -> None:
+    check_cross(name, 1)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_narrow_dtypes_are_rounded_once_at_the_end(dtype: type, thin: int) -> None:
     rng = np.random.default_rng(8)
-    for pattern in itertools.islice(RECIPES.values(), 0, None, thin):
+    for pattern in every(RECIPES.values(), thin):
         x, dy = (draw(rng, pattern.split).astype(dtype).astype(float) for draw in (offset_data, odd))
         parameters = pattern.parameters(rng)
         for kind, way in ways(pattern, rng):
@@ -103,7 +113,7 @@ def test_parts_that_share_statistics_have_the_gradients_of_the_whole(name: str, 
     sample_weight = rng.choice([0.0, 0.5, 2.0], by_position)
     chosen = [{}, {"valid": valid}, {"valid": valid, "sample_weight": sample_weight}]
     crossed = itertools.product(split_axes(pattern), chosen, CONVENTIONS)
-    for axis, arguments, conventions in itertools.islice(crossed, 0, None, thin):
+    for axis, arguments, conventions in every(crossed, thin):
         norm = replace(pattern.norm, **conventions)
         what = f"{norm} along axis {axis} with {list(arguments)}"
         whole = run(x, dy, norm, **arguments, **parameters, padding="keep")
@@ -140,7 +150,7 @@ def test_gradients_are_finite_differences(name: str, thin: int) -> None:
         "valid": rng.random(pattern.shape) < 0.8,
         "sample_weight": rng.choice([0.0, 0.5, 2.0], pattern.positions),
     }
-    for conventions in CONVENTIONS[:: thin * (1 + x.size // 100)]:
+    for conventions in every(CONVENTIONS, thin * (1 if x.size < 100 else 5)):
         norm = replace(pattern.norm, **conventions)
         mine = run(x, dy, norm, **arguments, **parameters)
 
@@ -196,6 +206,10 @@ def test_broadcast_arrays_are_read_as_their_values(name: str) -> None:
         assert 0 in x.strides or x.shape[axis] == 1
         expected = run(x.copy(), dy.copy(), pattern.norm, **parameters)
         assert_same_results(run(x, dy, pattern.norm, **parameters), expected, f"{pattern.norm}, axis {axis}")
+
+
+def test_each_test_runs_on_the_engine_that_it_is_named_after(on_engine: str) -> None:
+    assert on_engine == engine.engine()
 
 
 def test_recipes_pass_their_options_on() -> None:
