@@ -176,6 +176,8 @@ def test_standard_input_and_a_file_are_read_alike(tmp_path: Path) -> None:
     assert by_file.returncode == 0
     assert by_file.stdout == by_dash.stdout == by_pipe.stdout
     assert "z1" in by_file.stdout
+    assert "\ufeff" not in by_file.stdout
+    assert run("explain", stdin="z1\tz2\n1\t2\n3\t5\n").stdout == by_file.stdout
 
 
 def test_a_closed_pipe_is_no_error() -> None:

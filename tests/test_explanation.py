@@ -32,6 +32,16 @@ RAGGED = {
 }
 
 
+# A statistic spread out over the elements of X that share it.
+ALONG = {
+    "batch": lambda one: one,
+    "layer": lambda one: one[..., None],
+    "rms": lambda one: one[..., None],
+    "instance": lambda one: one[:, None],
+    "group": lambda one: np.repeat(one, 2, axis=1)[:, None],
+}
+
+
 def steps_of(shown: tn.explanation.Explanation) -> list[str]:
     return [step.name for step in shown.steps]
 
@@ -48,12 +58,61 @@ def test_every_step_meets_the_computation(kind: str, ragged: str, eps_at: str) -
         assert_allclose(shown["y"], out.y, rtol=1e-12, atol=1e-14)
         assert_allclose(shown["dx"], dx, rtol=1e-10, atol=1e-13)
         assert_array_equal(shown["count"], out.moments.count)
+        xhat = tn.forward(X, norm, **RAGGED[ragged]).y
+        assert_allclose(shown["xhat"], xhat, rtol=1e-12, atol=1e-14)
+        real = np.ones(X.shape, bool) if shown.steps[0].left_out is None else ~shown.steps[0].left_out
+        assert_array_equal(shown["x"], np.where(real, X, 0.0))
+        spread = ALONG[kind](shown["rstd"])
+        if kind != "rms":
+            assert_allclose(shown["x - mean"], np.where(real, X - ALONG[kind](shown["mean"]), 0.0), rtol=1e-12)
+            assert_allclose(np.where(real, shown["x - mean"] * spread, 0.0), xhat, rtol=1e-10, atol=1e-12)
+        assert_allclose(shown["dxhat"], np.where(real, dy * parameters.get("weight", 1.0), 0.0), rtol=1e-14)
+        paths = [step.values for step in shown.steps if step.name.startswith("dx (")]
+        assert len(paths) == (2 if kind == "rms" else 3)
+        assert_allclose(sum(paths), shown["dx"], rtol=1e-12, atol=1e-14)
+        assert_allclose(paths[0], shown["dxhat"] * spread, rtol=1e-12)
         if affine:
             assert_allclose(shown["dweight"], dweight, rtol=1e-12, atol=1e-14)
             assert_allclose(shown["dbias"], dbias, rtol=1e-12, atol=1e-14)
         if kind != "rms":
             assert_allclose(shown["mean"], out.moments.mean, rtol=1e-14)
             assert_allclose(shown["dmean"], shown["dmean (through xhat)"], rtol=1e-9, atol=1e-12)
+
+
+def test_formulas_say_what_was_computed() -> None:
+    def formulas(norm: tn.Norm, **arguments: object) -> dict[str, str]:
+        return {step.name: step.formula for step in tn.explain(X, norm, dy=X, **arguments).steps}
+
+    plain = formulas(tn.batch())
+    assert plain["count"] == "how many elements"
+    assert plain["mean"] == "Σ x / count"
+    assert plain["var"] == "Σ (x - mean)² / count"
+    assert plain["y"] == "xhat"
+    assert plain["dxhat"] == "dy"
+    weighed = formulas(tn.batch(ddof=1), sample_weight=np.ones((3, 5)), weight=np.ones(4), bias=np.ones(4))
+    assert weighed["count"] == "Σ s"
+    assert weighed["mean"] == "Σ s · x / count"
+    assert weighed["var"] == "Σ s · (x - mean)² / (count - 1)"
+    assert weighed["y"] == "xhat · weight + bias"
+    assert weighed["dx (through mean)"] == "s · dmean / count"
+    assert weighed["dx (through var)"] == "dvar · 2 · s · (x - mean) / (count - 1)"
+    about_zero = formulas(tn.rms(eps_at="std", eps=0.5), bias=np.ones(4))
+    assert about_zero["var"] == "Σ x² / count"
+    assert about_zero["rstd"] == "1 / (sqrt(var) + 0.5)"
+    assert about_zero["xhat"] == "x · rstd"
+    assert about_zero["y"] == "xhat + bias"
+    assert about_zero["dvar"] == "Σ dxhat · x · (-1/2) · rstd² / sqrt(var)"
+    assert "mean" not in about_zero
+
+
+def test_a_composed_axis_is_named_whole() -> None:
+    shown = tn.explain(X, tn.group(2), weight=np.ones(4))
+    axes = {step.name: step.axes for step in shown.steps}
+    assert axes["x"] == ("b", "t", "(g c)")
+    assert axes["mean"] == ("b", "g")
+    assert axes["weight"] == ("(g c)",)
+    assert "a mean and variance over t and c, one for each b and g" in str(shown)
+    assert "a mean square over c, one for each b and t" in str(tn.explain(X, tn.rms()))
 
 
 def test_packed_rows_are_explained_row_by_row() -> None:

@@ -107,6 +107,23 @@ def test_a_channel_without_a_valid_value_stays_and_the_counter_moves() -> None:
     assert after.batches == before.batches + 1
 
 
+def test_a_channel_never_seen_stays_as_it_started_when_pooled() -> None:
+    valid = np.array([[True, False]] * 3)
+    x = BATCHES[0][:3]
+    running = Running.start((2,), Convention("pooled", ddof=0)).update(tn.measure(x, tn.batch(), valid=valid))
+    assert (running.mean[1], running.var[1]) == (0.0, 1.0)
+    assert_allclose(running.mean[0], x[:, 0].mean())
+    one = Running.start((2,), Convention("pooled", ddof=0)).update(tn.measure(x[:1], tn.batch()))
+    assert_array_equal(one.mean, x[0])
+
+
+def test_every_skipped_batch_is_counted() -> None:
+    running = Running.start((2,), torch_convention())
+    for _ in range(3):
+        running = running.update(tn.measure(np.full((4, 2), np.nan), tn.batch()))
+    assert (running.skipped, running.batches) == (3, 0)
+
+
 def test_a_single_value_has_no_variance_to_store() -> None:
     before = run(torch_convention(), BATCHES)
     after = before.update(tn.measure(BATCHES[0][:1], tn.batch()))
