@@ -42,6 +42,7 @@ _ARRAY = "dtype.kind in 'cOSUMm' or not np.can_cast(dtype, np.longdouble)"
 EQUIVALENT: dict[tuple[str, ...], str] = {
     ("moments", "merge", _MEANS, "np.stack([part.mean for part in parts])"): "what weighs nothing is not read",
     ("moments", "merge", _MEANS, _MEANS.replace("0.0)", "1.0)")): "what weighs nothing is not read",
+    ("moments", "merge", _MEANS, _MEANS.replace(">", ">=")): "what weighs nothing is not read",
     ("moments", "total", "np.where(weight != 0, of, 0.0)", "np.where(weight != 0, of, 1.0)"): "0 · 1 is 0, too",
     ("inputs", "__add__", _ADDED, "one is None"): "checked above: both are None, or neither",
     ("inputs", "__add__", _ADDED, "two is None"): "checked above: both are None, or neither",
@@ -145,8 +146,9 @@ def mutants_of(module: str) -> Iterator[Mutant]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for node in code_of(tree):
         for choice, _ in enumerate(changes(node)):
-            # A number alone says little: show what it is part of.
-            shown = parents[node] if isinstance(node, ast.Constant | ast.keyword) else node
+            # A number or a condition alone says little: show what it is part of.
+            within_call = isinstance(node, ast.Compare) and isinstance(parents[node], ast.Call)
+            shown = parents[node] if within_call or isinstance(node, ast.Constant | ast.keyword) else node
             line = node.lineno  # type: ignore[attr-defined]
             inside = [one.name for one in functions if one.lineno <= line <= (one.end_lineno or 0)]
             changed = list(ast.walk(mutated(module, numbers[node], choice)))[numbers[shown]]

@@ -141,6 +141,7 @@ public:
         x.take(x_, "x", format(), false);
         found.take(moments_, "moments", "d", true);
         const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, false);
+        if (!found) throw nb::value_error("moments: an array, got None.");
         found.has("moments", 3 * call.statistics());
         found.apart_from(x);
         nb::gil_scoped_release released;
@@ -162,6 +163,7 @@ public:
         weight.take(weight_, "weight", "dfe", false);
         bias.take(bias_, "bias", "dfe", false);
         const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
+        if (!y || !found) throw nb::value_error("y, moments: arrays, got None.");
         y.has("y", x.size());
         found.has("moments", 3 * call.statistics());
         weight.has("weight", call.width());
@@ -193,6 +195,7 @@ public:
         dbias.take(dbias_, "dbias", "d", true);
         const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
         if (!found || !dy || !sums) throw nb::value_error("moments, dy, sums: arrays, got None.");
+        if (given && !dx) throw nb::value_error("dx: an array where sums are given, got None.");
         if (!given && (!dweight || !dbias)) throw nb::value_error("dweight, dbias: arrays, got None.");
         dy.has("dy", x.size());
         dx.has("dx", x.size());
