@@ -32,7 +32,7 @@ MODULES = ("moments", "inputs", "reference", "selection")
 TESTS = ("test_errors.py", "test_oracle.py", "test_view.py", "test_edges.py", "test_law.py")
 HERE = Path(__file__).parent
 PROCESSES = 2
-PATIENCE = 8  # seconds of the processor for one test: a mutant that loops for ever is noticed, too
+PATIENCE = 5  # seconds of the processor for one test: a mutant that loops for ever is noticed, too
 MEMORY = 6 << 30  # bytes: so is one that fills the memory
 
 # What nothing can tell from the original, and why: (module, function, before, after), or a whole function. Not run.

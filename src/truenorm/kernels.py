@@ -56,7 +56,7 @@ class Kernel:
         """An array of x's shape as the kernels want it: contiguous, in the order of the runs, in this dtype."""
         if self.view.transposed:
             values = values.reshape(self.view.split).transpose(self.view.order)
-        return np.ascontiguousarray(values, self.dtype)
+        return _aligned(np.ascontiguousarray(values, self.dtype))
 
     def unfold(self, values: Array, selection: Selection) -> Array:
         """Back to x's shape and dtype (which may be of another byte order)."""
@@ -73,7 +73,8 @@ class Kernel:
     def fold_part(self, values: Array, split: tuple[int, ...]) -> Array:
         """A flat array of these split sizes, ones where it is constant, in the order of the runs."""
         values = values.reshape(split)
-        return np.ascontiguousarray(values.transpose(self.view.order) if self.view.transposed else values).reshape(-1)
+        values = values.transpose(self.view.order) if self.view.transposed else values
+        return _aligned(np.ascontiguousarray(values)).reshape(-1)
 
     def unfold_part(self, values: Array, split: tuple[int, ...]) -> Array:
         if self.view.transposed:
@@ -82,8 +83,8 @@ class Kernel:
 
     def table(self, moments: Moments) -> Array:
         """(statistics, 3): count, mean and m2 of each, in the order of the runs."""
-        if isinstance(moments, _Measured):
-            return moments.table
+        if isinstance(moments, _Measured) and not self.view.transposed and not moments.transposed:
+            return moments.table  # both in the pattern's own order
         parts = (moments.count, moments.mean, moments.m2)
         split = self.view.statistics_split
         return np.stack([self.fold_part(np.asarray(one, np.float64), split) for one in parts], axis=-1)
@@ -93,9 +94,10 @@ class Kernel:
         shape, split = self.view.statistics, self.view.statistics_split
         mean, m2 = (self.unfold_part(table[:, i], split).reshape(shape) for i in (1, 2))
         if selection.whole:
-            return _Measured(self.full_count, mean, m2, table)
+            return _Measured(self.full_count, mean, m2, table, self.view.transposed)
         count = self.unfold_part(table[:, 0], split).reshape(shape)
-        return _Measured(count if selection.times is not None else count.astype(np.int64), mean, m2, table)
+        count = count if selection.times is not None else count.astype(np.int64)
+        return _Measured(count, mean, m2, table, self.view.transposed)
 
     @cached_property
     def full_count(self) -> Array:
@@ -110,7 +112,7 @@ class Kernel:
             return None
         if values.dtype.char not in "efd" or not values.dtype.isnative:
             values = values.astype(np.float64)
-        if self.view.transposed or not values.flags.c_contiguous:
+        if self.view.transposed or not (values.flags.c_contiguous and values.flags.aligned):
             values = self.fold_part(values, self.view.weight_split)
         return values
 
@@ -155,13 +157,20 @@ class Kernel:
         return math.prod(sizes[name] for name in names[1:-1])
 
 
+def _aligned(values: Array) -> Array:
+    """A view of bytes may start anywhere; the kernels' loads may not."""
+    return values if values.flags.aligned else values.copy()
+
+
 class _Measured(Moments):
     """Moments that a kernel measured, with the table they came in."""
 
     table: Array
+    transposed: bool  # whether the table is in the order of the runs, and not in that of the pattern
 
-    def __init__(self, count: Array, mean: Array, m2: Array, table: Array) -> None:
-        vars(self).update(count=count, mean=mean, m2=m2, table=table)  # they need no checks
+    def __init__(self, count: Array, mean: Array, m2: Array, table: Array, transposed: bool) -> None:
+        # They need no checks.
+        vars(self).update(count=count, mean=mean, m2=m2, table=table, transposed=transposed)
 
     __reduce__ = None  # type: ignore[assignment]
 

@@ -40,6 +40,8 @@ public:
             throw nb::value_error((std::string(name) + ": a contiguous " + (writable ? "writable " : "") + "array.").c_str());
         }
         held = true;
+        if (reinterpret_cast<std::uintptr_t>(view.buf) % static_cast<std::uintptr_t>(view.itemsize))
+            throw nb::value_error((std::string(name) + ": an aligned array.").c_str());
         const char* format = view.format ? view.format : "B";
         if (*format == '<' || *format == '=' || *format == '@') ++format;
         for (const char* wanted = formats; *wanted; ++wanted)
@@ -109,10 +111,11 @@ public:
                                            : throw nb::value_error("dtype: float32, float64, float16 or bfloat16.");
         std::int64_t product = 1;
         for (std::int64_t size : runs) {
-            if (size < 0) throw nb::value_error("runs: sizes are >= 0.");
-            if (size && __builtin_mul_overflow(product, size, &product)) throw nb::value_error("runs: too large.");
+            if (size < 1) throw nb::value_error("runs: sizes are >= 1.");
+            constexpr std::int64_t most = std::int64_t{1} << 56;  // so that no count of bytes overflows
+            if (__builtin_mul_overflow(product, size, &product) || product > most) throw nb::value_error("runs: too large.");
         }
-        if (sequences < 0 || extent < 0) throw nb::value_error("sequences, extent: sizes are >= 0.");
+        if (sequences < 1 || extent < 1) throw nb::value_error("sequences, extent: sizes are >= 1.");
         if (__builtin_mul_overflow(sequences, extent, &product)) throw nb::value_error("sequences, extent: too large.");
         if (ddof != 0 && ddof != 1) throw nb::value_error("ddof: 0 or 1.");
         if (!(eps >= 0) || std::isinf(eps)) throw nb::value_error("eps: finite and >= 0.");
@@ -143,7 +146,7 @@ public:
         const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, false);
         if (!found) throw nb::value_error("moments: an array, got None.");
         found.has("moments", 3 * call.statistics());
-        found.apart_from(x);
+        apart({&found}, {&x}, real);
         nb::gil_scoped_release released;
         const Runs runs(call);
         dispatch([&](auto t) {
@@ -195,7 +198,7 @@ public:
         dbias.take(dbias_, "dbias", "d", true);
         const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
         if (!found || !dy || !sums) throw nb::value_error("moments, dy, sums: arrays, got None.");
-        if (given && !dx) throw nb::value_error("dx: an array where sums are given, got None.");
+        if (given && !dx) throw nb::value_error("dx: an array, got None.");
         if (!given && (!dweight || !dbias)) throw nb::value_error("dweight, dbias: arrays, got None.");
         dy.has("dy", x.size());
         dx.has("dx", x.size());

@@ -203,6 +203,17 @@ void sums_columns(const Problem& p, const Runs& runs, const T* x, const T* dy, c
                 const auto flush = [&] {
                     if (n == 0) return;
                     loops<T, B>().column_sums(xs, dys, n, w, tile.hi, tile.lo, tile.scale, here, here_product);
+                    bool finite = true;
+                    for (int k = 0; k < w; ++k) finite = finite && std::isfinite(here[k]) && std::isfinite(here_product[k]);
+                    if (!finite && sizeof(B) != sizeof(double)) {  // float overflowed: once more in double
+                        double hi[TILE], lo[TILE] = {}, factor[TILE];
+                        for (int k = 0; k < w; ++k) {
+                            const std::int64_t i = chunk.list * p.kept + (c + k) / p.channels;
+                            hi[k] = found[i].mean;
+                            factor[k] = rstd[i];
+                        }
+                        loops<T, double>().column_sums(xs, dys, n, w, hi, lo, factor, here, here_product);
+                    }
                     for (int k = 0; k < w; ++k) into_plain[k] += here[k], into_product[k] += here_product[k];
                     n = 0;
                 };
@@ -331,15 +342,18 @@ void backward_rows(const Problem& p, const Runs& runs, const T* x, const T* dy, 
                 A *into_weight = &parts[chunk * 2 * width + c], *into_bias = into_weight + width;
                 for (std::int64_t j = 0; j < p.channels; j += BLOCK) {
                     const std::int64_t n = p.channels - j < BLOCK ? p.channels - j : BLOCK;
-                    double dxhat, dxhat_xhat;
+                    double dxhat = 0, dxhat_xhat = 0;
+                    bool done = fits;
                     if (fits) {
                         loops<T, A>().row_sums(x + at + j, dy + at + j, n, one.hi, one.lo, one.rstd, &narrow.weight[c + j],
                                                &dxhat, &dxhat_xhat, into_weight + j, into_bias + j);
-                    } else {
+                        done = std::isfinite(dxhat) && std::isfinite(dxhat_xhat);
+                    }
+                    if (!done) {  // beyond float
                         double more_weight[BLOCK] = {}, more_bias[BLOCK] = {};
                         loops<T, double>().row_sums(x + at + j, dy + at + j, n, found[i].mean, 0.0, rstd,
                                                     &wide.weight[c + j], &dxhat, &dxhat_xhat, more_weight, more_bias);
-                        for (std::int64_t m = 0; m < n; ++m) {
+                        for (std::int64_t m = 0; !fits && m < n; ++m) {
                             into_weight[j + m] += static_cast<A>(more_weight[m]);
                             into_bias[j + m] += static_cast<A>(more_bias[m]);
                         }
@@ -433,9 +447,10 @@ void sums_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t
             for (std::int64_t j = 0; j < length; j += BLOCK) {
                 const std::int64_t n = length - j < BLOCK ? length - j : BLOCK;
                 const T *xs = x + at + start + j, *dys = dy + at + start + j;
-                double here, here_product;
+                double here = 0, here_product = 0;
                 if (one.fits) loops<T, A>().sums(xs, dys, n, one.hi, one.lo, one.rstd, &here, &here_product);
-                else loops<T, double>().sums(xs, dys, n, found.mean, 0.0, rstd, &here, &here_product);
+                if (!one.fits || !std::isfinite(here) || !std::isfinite(here_product))  // beyond float
+                    loops<T, double>().sums(xs, dys, n, found.mean, 0.0, rstd, &here, &here_product);
                 plain += here;
                 product += here_product;
             }
