@@ -36,7 +36,7 @@ def caption(results: dict[str, Any]) -> str:
         "system": "the allocator is left as it comes",
     }[settings["allocator"]]
     return (
-        f"Medians of {' to '.join(map(str, sorted({min(rounds), max(rounds)})))} interleaved rounds, quartiles in brackets; float32; {memory}. "
+        f"Medians of {min(rounds)} to {max(rounds)} interleaved rounds, quartiles in brackets; float32; {memory}. "
         f"{machine['cpu']}, {settings['threads']} threads, {machine['system']}; engine {machine['engine']}; "
         f"{versions}; revision {machine['revision'] or 'unknown'}.{warning}"
     )

@@ -235,6 +235,11 @@ OTHERS = (
 )
 
 
+def numeric(value: Any) -> bool:
+    """Whether it is an array whose elements are something."""
+    return isinstance(value, np.ndarray) and value.dtype.kind != "V"
+
+
 def spoil(case: Case, rng: np.random.Generator) -> None:
     """Makes one thing wrong; now and then it is right all the same."""
     if rng.random() < 0.2:
@@ -242,8 +247,8 @@ def spoil(case: Case, rng: np.random.Generator) -> None:
         return
     name = str(rng.choice(list(case.taken)))
     value = case.taken[name]
-    if not isinstance(value, np.ndarray):
-        others = [one for one in case.taken.values() if isinstance(one, np.ndarray)]
+    if not numeric(value):
+        others = [one for one in case.taken.values() if numeric(one)]
         choices = [None, *OTHERS, *others, np.zeros(int(rng.integers(5)), rng.choice(["q", "d", "?", "f"]))]
         case.taken[name] = choices[rng.integers(len(choices))]
         return
@@ -294,11 +299,11 @@ def other_numbers(value: Array, case: Case, rng: np.random.Generator) -> Array:
 
 def from_another(value: Array, case: Case, rng: np.random.Generator) -> Any:
     """Memory of another argument, as this one's dtype where that is possible."""
-    others = [one for one in case.taken.values() if isinstance(one, np.ndarray) and one is not value]
+    others = [one for one in case.taken.values() if numeric(one) and one is not value]
     if not others:
         return None
     other = others[rng.integers(len(others))]
-    if not other.flags.c_contiguous or not value.itemsize:
+    if not other.flags.c_contiguous or "O" in (value.dtype.kind, other.dtype.kind):
         return other
     flat = other.reshape(-1).view(np.uint8)
     flat = flat[: len(flat) // value.itemsize * value.itemsize].view(value.dtype)
@@ -364,7 +369,7 @@ def attempt(case: Case, fill: int) -> list[bytes] | None:
     arrays = {
         name: value
         for name, value in case.taken.items()
-        if isinstance(value, np.ndarray) and value.dtype.kind != "O" and value.flags.c_contiguous
+        if numeric(value) and value.dtype.kind != "O" and value.flags.c_contiguous
     }
     written = [arrays[name] for name in outputs(case.verb, case.taken) if name in arrays]
     written = [array for array in written if array.flags.writeable]

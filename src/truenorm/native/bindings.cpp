@@ -40,13 +40,13 @@ public:
             throw nb::value_error((std::string(name) + ": a contiguous " + (writable ? "writable " : "") + "array.").c_str());
         }
         held = true;
-        if (reinterpret_cast<std::uintptr_t>(view.buf) % static_cast<std::uintptr_t>(view.itemsize))
-            throw nb::value_error((std::string(name) + ": an aligned array.").c_str());
         const char* format = view.format ? view.format : "B";
         if (*format == '<' || *format == '=' || *format == '@') ++format;
         for (const char* wanted = formats; *wanted; ++wanted)
             if (*format == *wanted && format[1] == 0) {
                 letter = *format;
+                if (reinterpret_cast<std::uintptr_t>(view.buf) % static_cast<std::uintptr_t>(view.itemsize))
+                    throw nb::value_error((std::string(name) + ": an aligned array.").c_str());
                 return;
             }
         throw nb::type_error((std::string(name) + ": elements of format " + formats + ", got " + format + ".").c_str());
