@@ -381,8 +381,21 @@ void backward_rows(const Problem& p, const Runs& runs, const T* x, const T* dy, 
     if (given) return;
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
         for (std::int64_t c = 0; c < width; ++c) {
-            dweight[c] += static_cast<double>(parts[chunk * 2 * width + c]);
-            dbias[c] += static_cast<double>(parts[(chunk * 2 + 1) * width + c]);
+            double one = static_cast<double>(parts[chunk * 2 * width + c]);
+            double two = static_cast<double>(parts[(chunk * 2 + 1) * width + c]);
+            if (!std::isfinite(one) || !std::isfinite(two)) {  // beyond float: this column once more in double
+                one = two = 0;
+                runs.walk(0, chunks[chunk].from, chunks[chunk].to, [&](std::int64_t start, std::int64_t n, std::int64_t) {
+                    for (std::int64_t at = start * width + c; at < (start + n) * width; at += width) {
+                        const Moments& m = found[at / p.channels];
+                        const double g = load<double>(dy[at]);
+                        one += g * ((load<double>(x[at]) - m.mean) * inverse_deviation(p, m));
+                        two += g;
+                    }
+                });
+            }
+            dweight[c] += one;
+            dbias[c] += two;
         }
     }
 }
