@@ -65,16 +65,18 @@ def main(
         },
         "suites": [],
     }
+    if absent := [name for name, found in results["machine"]["versions"].items() if found is None]:
+        _say(f"Not installed, so its rows are missing: {', '.join(absent)}.")
     for number, suite in enumerate(chosen, 1):
         _say(f"[{number}/{len(chosen)}] {suite.name} ...")
         found = measure(suite.named_only() if quick else suite, seconds=seconds, patience=patience, say=_say)
         results["suites"].append(found)
+        if path is not None:  # after each suite, so that an interruption costs only one
+            path.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
         rounds = found["rounds"]
         _say(f"    {rounds['quiet']} of {rounds['total']} rounds were quiet, {time.monotonic() - start:.0f} s so far")
         if rounds["disturbed"]:
             _say("    WARNING: other processes were busy, so do not trust these times")
-    if path is not None:
-        path.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     click.echo(render(results, every=True), nl=False)
     missed = unreached(results)
     if check and missed:

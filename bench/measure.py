@@ -72,7 +72,7 @@ def _bind(suite: Suite, problem: Problem, say: Callable[[str], None]) -> tuple[d
             status[one.name] = f"failed: {'; '.join(wrong)}" if wrong else "ok"
             if not wrong:
                 runs[one.name] = run
-        if one.name not in runs:
+        if status[one.name].startswith("failed"):
             say(f"    {one.name}: {status[one.name]}")
     return runs, status
 

@@ -28,7 +28,8 @@ def caption(results: dict[str, Any]) -> str:
     """How and on what it was measured, in one paragraph."""
     machine, settings = results["machine"], results["settings"]
     versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items() if found)
-    rounds = [one["total"] if one["disturbed"] else one["quiet"] for one in (s["rounds"] for s in results["suites"])]
+    counts = [one["total"] if one["disturbed"] else one["quiet"] for one in (s["rounds"] for s in results["suites"])]
+    rounds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
     busy = ", ".join(disturbed(results))
     warning = f" **Other processes were busy during {busy}: do not trust.**" if busy else ""
     memory = {
@@ -36,7 +37,7 @@ def caption(results: dict[str, Any]) -> str:
         "system": "the allocator is left as it comes",
     }[settings["allocator"]]
     return (
-        f"Medians of {min(rounds)} to {max(rounds)} interleaved rounds, quartiles in brackets; float32; {memory}. "
+        f"Medians of {rounds} interleaved rounds, quartiles in brackets; float32; {memory}. "
         f"{machine['cpu']}, {settings['threads']} threads, {machine['system']}; engine {machine['engine']}; "
         f"{versions}; revision {machine['revision'] or 'unknown'}.{warning}"
     )
