@@ -5,6 +5,7 @@ calls that are wrong in every way that chance can think of are that of `fuzz_nat
 """
 
 import itertools
+import math
 import os
 import re
 import shutil
@@ -48,7 +49,8 @@ from fuzz_native import HANGS, Sizes, arguments, columns, from_brain, limit_memo
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parent / "src/truenorm/native"
 # What the kernels cut their work into. A round of lanes is 128 bytes: 32 floats.
-LANES, BLOCK, TILE, WIDE_TILE, BLOCK_ROWS, CHUNK_ROWS = 32, 2048, 128, 512, 64, 1024
+LANES, BLOCK, TILE, BLOCK_ROWS, CHUNK_ROWS, GROUP = 32, 2048, 512, 64, 512, 8
+STREAMED = 2**24  # bytes of an output from which on it is written past the caches
 DTYPES = (np.float16, np.float32, np.float64)
 
 
@@ -140,10 +142,11 @@ def scattered(rng: np.random.Generator, count: int, of: int) -> Array:
 def test_the_thresholds_are_those_of_the_sources() -> None:
     # Otherwise the sizes below go past them.
     text = "".join(file.read_text("utf-8") for file in sorted(SOURCES.glob("*.[hi]*")))
-    for name in ("BLOCK", "TILE", "WIDE_TILE", "BLOCK_ROWS", "CHUNK_ROWS"):
+    for name in ("BLOCK", "TILE", "BLOCK_ROWS", "CHUNK_ROWS", "GROUP"):
         found = re.findall(rf"constexpr \S+ {name} = (\d+);", text)
         assert found == [str(globals()[name])], name
-    assert re.findall(r"constexpr int LANES = (\d+) / ", text) == [str(4 * LANES)]
+    assert re.findall(r"using Many = Lanes<A, (\d+)>", text) == [str(4 * LANES)]
+    assert re.findall(r"STREAMED_BYTES = std::int64_t\{1\} << (\d+);", text) == [str(STREAMED.bit_length() - 1)]
 
 
 def test_what_is_compared_can_differ() -> None:
@@ -212,7 +215,7 @@ def test_blocks_along_a_contiguous_axis(dtype: type, thin: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tiles_of_columns(dtype: type, thin: int) -> None:
     rng = np.random.default_rng(3)
-    for width in around(TILE, 2 * TILE, WIDE_TILE, 2 * WIDE_TILE)[::thin]:
+    for width in around(LANES, 4 * LANES, TILE, 2 * TILE)[::thin]:
         for norm, shape in ((tn.batch(), (3, 5, width)), (tn.instance(), (2, 5, width)), (tn.layer(), (3, 5, width))):
             x, dy, parameters = draw(norm, shape, dtype)
             valid = rng.random(shape[:2]) < 0.6
@@ -224,8 +227,8 @@ def test_tiles_of_columns(dtype: type, thin: int) -> None:
         (1, TILE + 1),
         (2, 2 * TILE),
         (3, 3 * 43),
-        (5, WIDE_TILE + 3),
-        (WIDE_TILE + 1, WIDE_TILE + 1),
+        (5, TILE + 3),
+        (TILE + 1, TILE + 1),
     ):
         norm, shape = tn.group(groups), (2, 5, width)
         x, dy, parameters = draw(norm, shape, dtype)
@@ -236,7 +239,7 @@ def test_tiles_of_columns(dtype: type, thin: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_blocks_and_chunks_of_rows(dtype: type, thin: int) -> None:
     rng = np.random.default_rng(4)
-    for number in around(BLOCK_ROWS, 2 * BLOCK_ROWS, CHUNK_ROWS, 2 * CHUNK_ROWS)[::thin]:
+    for number in around(GROUP, BLOCK_ROWS, 2 * BLOCK_ROWS, CHUNK_ROWS, 2 * CHUNK_ROWS)[::thin]:
         for norm, width in (
             (tn.batch(ddof=1), 3),
             (tn.layer(), 5),
@@ -252,7 +255,7 @@ def test_blocks_and_chunks_of_rows(dtype: type, thin: int) -> None:
             agree(x, dy, norm, valid=valid, sample_weight=times, **parameters)
         for norm in (tn.instance(), tn.group(2), tn.batch()):
             x, dy, parameters = draw(norm, (3, number + 7, 4), dtype)
-            agree(x, dy, norm, lengths=[number, 0, number - BLOCK_ROWS + 2], **parameters)
+            agree(x, dy, norm, lengths=[number, 0, max(number - BLOCK_ROWS + 2, 1)], **parameters)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -269,6 +272,35 @@ def test_many_sequences_that_all_begin_and_end_within_blocks(dtype: type, thin: 
         x, dy, parameters = draw(norm, shape, dtype)
         agree(x, dy, norm, lengths=lengths, **parameters)
         agree(x, dy, norm, lengths=lengths, padding="keep", **parameters)
+
+
+# Lengths that are no multiple of a cache line, so that lines are shared by what is valid and what is not.
+@pytest.mark.parametrize(
+    ("norm", "each"),
+    [(tn.batch(), (50, 103)), (tn.layer(), (50, 103)), (tn.instance("second"), (7, 731)), (tn.layer(), (1, 5153))],
+)
+@pytest.mark.parametrize("padding", ["zero", "keep"])
+def test_outputs_that_are_written_past_the_caches(
+    norm: tn.Norm, each: Shape, padding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A part of them is not; with the moments and sums of the whole, both have the same bits.
+    monkeypatch.setattr(np, "empty_like", lambda like: np.full_like(like, np.nan))  # what is not written shows
+    samples = STREAMED // (4 * math.prod(each)) + 1
+    x, dy, parameters = draw(norm, (samples, *each), np.float32)
+    extent = norm.view(x.shape).positions[1]
+    lengths = np.random.default_rng(6).integers(0, extent + 1, samples)
+    lengths[: samples // 2] = extent  # so that there are whole sequences side by side, too
+    told = {"padding": padding, **parameters}
+    whole = tn.forward(x, norm, lengths=lengths, **told)
+    dx, sums = tn.backward(dy, whole)[0], tn.backward_sums(dy, whole)
+    assert whole.y.nbytes >= STREAMED
+    assert np.isfinite(whole.y).all()
+    assert np.isfinite(dx).all()
+    for part in (slice(0, 3), slice(samples // 2 - 2, samples // 2 + 9), slice(samples - 5, None)):
+        shared = len(whole.moments.shape) == 1  # by all samples: a batch norm
+        out = tn.forward(x[part], norm, lengths=lengths[part], moments=whole.moments if shared else None, **told)
+        assert_same_bits(out.y, whole.y[part], f"y of {part}")
+        assert_same_bits(tn.backward(dy[part], out, sums=sums if shared else None)[0], dx[part], f"dx of {part}")
 
 
 # ---- bfloat16, which NumPy does not have ----

@@ -1,7 +1,7 @@
 """Same data, same bits: whoever computes, how often, on which processor, beside whom, and with what padding behind.
 
-The sizes are such that the pool of threads takes part (more than 2^15 elements) and that every kind of item there is
-occurs more than once: chunks of 1024 rows, blocks of 64 rows or 2048 elements, tiles of 128 and of 512 columns.
+The sizes are such that the pool of threads takes part (more than 2^16 elements) and that every kind of item there is
+occurs more than once: chunks of 512 rows, blocks of 64 rows or 2048 elements, tiles of 512 columns.
 """
 
 import multiprocessing
@@ -41,7 +41,7 @@ PATTERNS = {
     "batch (b t c)": Pattern(tn.batch(), "b:40* t:70* c:33+"),
     "batch second": Pattern(tn.batch("second"), "b:24* c:7+ t:500*"),
     "layer": Pattern(tn.layer(), "b:20 t:65 c:66*+"),
-    "layer, long": Pattern(tn.layer(), "b:9 c:5000*+"),
+    "layer, long": Pattern(tn.layer(), "b:140 c:5000*+"),
     "rms": Pattern(tn.rms(), "b:20 t:65 c:66*+"),
     "instance": Pattern(tn.instance(), "b:30 t:90* c:33+"),
     "instance second": Pattern(tn.instance("second"), "b:30 c:17+ t:170*"),
@@ -130,12 +130,12 @@ def test_threads_are_used_when_there_is_enough_to_do() -> None:
         def threads(): return len(os.listdir("/proc/self/task"))
         engine.set_threads(5)
         alone = threads()
-        tn.forward(np.ones((1000, 30), np.float32), tn.layer())
-        assert threads() == alone, "30000 elements are not worth a thread"
-        tn.forward(np.ones((1000, 40), np.float32), tn.layer())
+        tn.forward(np.ones((1000, 65), np.float32), tn.layer())
+        assert threads() == alone, "65000 elements are not worth a thread"
+        tn.forward(np.ones((1000, 66), np.float32), tn.layer())
         assert threads() == alone + 4, threads()
         engine.set_threads(2)
-        tn.forward(np.ones((1000, 40), np.float32), tn.batch())
+        tn.forward(np.ones((1000, 70), np.float32), tn.batch())
         assert threads() == alone + 4, threads()
     """
     in_subprocess("\n".join(line.removeprefix(" " * 8) for line in script.splitlines()))
@@ -289,7 +289,7 @@ def test_batch_mates_change_no_bit(name: str) -> None:
     weights = view.weight_shape or ()
     parameters = {"weight": odd(rng, weights), "bias": odd(rng, weights)}
     x, dy = offset_data(rng, shape).astype(np.float32), odd(rng, shape).astype(np.float32)
-    assert x.size > 2**15 or len(each) == 1
+    assert x.size > 2**16 or len(each) == 1
     valid = rng.random(view.positions) < 0.8
     ways: list[dict[str, Array]] = [{}, {"valid": valid}, {"sample_weight": rng.choice([0.5, 2.0], view.positions)}]
     if len(each) == 2:

@@ -79,10 +79,10 @@ private:
     bool held = false;
 };
 
-// A parameter in double, whatever it is stored in.
-std::vector<double> widened(const Array& from) {
-    std::vector<double> to(from.size());
-    for (std::size_t i = 0; i < to.size(); ++i) {
+// A parameter in double, whatever it is stored in; `otherwise` where it is not given.
+std::vector<double> widened(const Array& from, std::int64_t size, double otherwise) {
+    std::vector<double> to(static_cast<std::size_t>(size), otherwise);
+    for (std::size_t i = 0; from && i < to.size(); ++i) {
         to[i] = from.letter == 'f'   ? load<double>(from.at<float>()[i])
                 : from.letter == 'e' ? load<double>(from.at<Half>()[i])
                                      : from.at<double>()[i];
@@ -143,11 +143,13 @@ public:
         Real real;
         x.take(x_, "x", format(), false);
         found.take(moments_, "moments", "d", true);
-        const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, false);
+        Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, false);
         if (!found) throw nb::value_error("moments: an array, got None.");
         found.has("moments", 3 * call.statistics());
         apart({&found}, {&x}, real);
         nb::gil_scoped_release released;
+        Team team(call.elements());
+        call.team = &team;
         const Runs runs(call);
         dispatch([&](auto t) {
             using T = decltype(t);
@@ -165,7 +167,7 @@ public:
         found.take(moments_, "moments", "d", true);
         weight.take(weight_, "weight", "dfe", false);
         bias.take(bias_, "bias", "dfe", false);
-        const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
+        Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
         if (!y || !found) throw nb::value_error("y, moments: arrays, got None.");
         y.has("y", x.size());
         found.has("moments", 3 * call.statistics());
@@ -173,8 +175,10 @@ public:
         bias.has("bias", call.width());
         apart({&y, &found}, {&x, &weight, &bias}, real);
         nb::gil_scoped_release released;
-        const std::vector<double> w = widened(weight), b = widened(bias);
-        const Affine affine{weight ? w.data() : nullptr, bias ? b.data() : nullptr};
+        Team team(call.elements());
+        call.team = &team;
+        const std::vector<double> w = widened(weight, call.width(), 1), b = widened(bias, call.width(), 0);
+        const Affine affine{w.data(), b.data()};
         const Runs runs(call);
         dispatch([&](auto t) {
             using T = decltype(t);
@@ -196,7 +200,7 @@ public:
         sums.take(sums_, "sums", "d", !given);
         dweight.take(dweight_, "dweight", "d", true);
         dbias.take(dbias_, "dbias", "d", true);
-        const Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
+        Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
         if (!found || !dy || !sums) throw nb::value_error("moments, dy, sums: arrays, got None.");
         if (given && !dx) throw nb::value_error("dx: an array, got None.");
         if (!given && (!dweight || !dbias)) throw nb::value_error("dweight, dbias: arrays, got None.");
@@ -210,8 +214,10 @@ public:
         apart({&dx, &dweight, &dbias}, {&x, &dy, &found, &weight, &sums}, real);
         if (!given) apart({&sums}, {&x, &dy, &found, &weight, &dweight, &dbias}, real);
         nb::gil_scoped_release released;
-        const std::vector<double> w = widened(weight);
-        const Affine affine{weight ? w.data() : nullptr, nullptr};
+        Team team(call.elements());
+        call.team = &team;
+        const std::vector<double> w = widened(weight, call.width(), 1), b(w.size());
+        const Affine affine{w.data(), b.data()};
         const Runs runs(call);
         Sums* table = reinterpret_cast<Sums*>(sums.at<double>());
         if (!given) {

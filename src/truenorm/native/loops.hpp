@@ -11,31 +11,38 @@
 
 namespace truenorm {
 
-constexpr int TILE = 128;        // columns that are summed together: a block of them stays in the first-level cache
-constexpr int BLOCK_ROWS = 64;   // rows of such a block
-constexpr int BLOCK = 2048;      // elements of a block along a contiguous axis
-constexpr int WIDE_TILE = 512;   // columns that are written together
+constexpr int TILE = 512;       // columns that are worked on together: their coefficients stay in the first-level cache
+constexpr int BLOCK_ROWS = 64;  // rows of them that are summed together: such a block stays in the second level
+constexpr int BLOCK = 2048;     // elements of a block along a contiguous axis
+constexpr int GROUP = 8;        // rows with statistics of their own that are worked on together; divides BLOCK_ROWS
 
 template <class T, class A>
 struct Loops {
-    // Columns: one statistic for each of w <= TILE columns; rows[r] points at the first of them. s: (n), or null.
-    void (*column_moments)(const T* const* rows, const double* s, int n, int w, bool center, double* mean, double* m2);
-    void (*column_sums)(const T* const* x, const T* const* dy, int n, int w, const A* hi, const A* lo, const A* rstd,
-                        double* dy_sum, double* dy_xhat_sum);
+    // Columns: one statistic for each of w <= TILE columns; rows[r] points at the first of them. s: (n), or null. Behind
+    // the n rows, `more` others follow in the list, which are fetched while there is something to compute.
+    void (*column_moments)(const T* const* rows, const double* s, int n, int more, int w, bool center, double* mean,
+                           double* m2);
+    void (*column_sums)(const T* const* x, const T* const* dy, int n, int more, int w, const A* hi, const A* lo,
+                        const A* rstd, double* dy_sum, double* dy_xhat_sum);
     void (*column_forward)(const T* x, T* y, std::int64_t w, const A* hi, const A* lo, const A* scale, const A* bias);
     void (*column_backward)(const T* x, const T* dy, T* dx, std::int64_t w, const A* hi, const A* lo, const A* scale,
                             const A* through_mean, const A* through_var, A s);
 
-    // Stretches: n contiguous elements of one statistic. s: (n), or null.
-    void (*moments)(const T* x, const double* s, std::int64_t n, bool center, double* mean, double* m2);
-    // ... with one weight for all of them,
+    // Stretches: n contiguous elements of one statistic. s: (n).
+    void (*weighted_moments)(const T* x, const double* s, std::int64_t n, bool center, double* mean, double* m2);
     void (*sums)(const T* x, const T* dy, std::int64_t n, A hi, A lo, A rstd, double* dy_sum, double* dy_xhat_sum);
     void (*forward)(const T* x, T* y, std::int64_t n, A hi, A lo, A scale, A bias);
     void (*backward)(const T* x, const T* dy, T* dx, std::int64_t n, A hi, A lo, A scale, A through_mean, A through_var,
                      const double* s);
-    // ... with a weight for each: dweight, dbias (n) are added to.
-    void (*row_sums)(const T* x, const T* dy, std::int64_t n, A hi, A lo, A rstd, const A* weight, double* dxhat,
-                     double* dxhat_xhat, A* dweight, A* dbias);
+
+    // Rows: `rows` <= GROUP stretches of n elements each, every one with a statistic of its own. What lies `ahead` elements
+    // further on is fetched meanwhile; 0: nothing.
+    void (*row_moments)(const T* const* x, int rows, std::int64_t n, bool center, std::int64_t ahead, double* mean,
+                        double* m2);
+    // weight (n) is theirs together; dweight, dbias (n) are added to.
+    void (*row_sums)(const T* const* x, const T* const* dy, int rows, std::int64_t n, const A* hi, const A* lo,
+                     const A* rstd, const A* weight, std::int64_t ahead, double* dxhat, double* dxhat_xhat, A* dweight,
+                     A* dbias);
     void (*row_forward)(const T* x, T* y, std::int64_t n, A hi, A lo, A rstd, const A* weight, const A* bias);
     void (*row_backward)(const T* x, const T* dy, T* dx, std::int64_t n, A hi, A lo, A rstd, const A* weight,
                          A through_mean, A through_var);

@@ -13,7 +13,7 @@
 
 namespace truenorm {
 
-constexpr std::int64_t CHUNK_ROWS = 1024;  // rows of one item of work, and of one part that is merged
+constexpr std::int64_t CHUNK_ROWS = 512;  // rows of one item of work, and of one part that is merged
 
 struct Moments {
     double count = 0, mean = 0, m2 = 0;
@@ -38,50 +38,48 @@ inline bool trusted(double m2) {
     return sizeof(A) == sizeof(double) || (m2 >= 1e-30 && m2 <= 1e36);
 }
 
+// count <= GROUP stretches of n elements each, in blocks. ahead: as in loops.hpp.
 template <class T, class A>
-Moments measure_stretch(const T* x, const double* s, std::int64_t n, bool center) {
-    Moments found;
-    found.count = static_cast<double>(n);
-    if (s) {
-        found.count = 0;
-        for (std::int64_t i = 0; i < n; ++i) found.count += s[i];
-        loops<T, double>().moments(x, s, n, center, &found.mean, &found.m2);
-        return found;
+void measure_stretches(const T* const* x, int count, std::int64_t n, bool center, std::int64_t ahead, Moments* found) {
+    const T* at[GROUP];
+    double mean[GROUP], m2[GROUP];
+    for (int r = 0; r < count; ++r) found[r] = Moments{};
+    for (std::int64_t i = 0; i < n; i += BLOCK) {
+        const std::int64_t length = n - i < BLOCK ? n - i : BLOCK;
+        for (int r = 0; r < count; ++r) at[r] = x[r] + i;
+        loops<T, A>().row_moments(at, count, length, center, ahead, mean, m2);
+        for (int r = 0; r < count; ++r) {
+            if (!trusted<A>(m2[r])) loops<T, double>().row_moments(at + r, 1, length, center, 0, mean + r, m2 + r);
+            merge(found[r], {static_cast<double>(length), mean[r], m2[r]});
+        }
     }
-    loops<T, A>().moments(x, nullptr, n, center, &found.mean, &found.m2);
-    if (!trusted<A>(found.m2)) loops<T, double>().moments(x, nullptr, n, center, &found.mean, &found.m2);
-    return found;
 }
 
-// n elements one after the other, in blocks.
+// The valid elements of one plane where they do not lie together, or have sample weights: gathered into full blocks.
 template <class T, class A>
-Moments measure_contiguous(const T* x, std::int64_t n, bool center) {
+Moments measure_scattered(const Problem& p, const Runs& runs, std::int64_t q, const T* plane) {
     Moments found;
-    for (std::int64_t i = 0; i < n; i += BLOCK)
-        merge(found, measure_stretch<T, A>(x + i, nullptr, n - i < BLOCK ? n - i : BLOCK, center));
-    return found;
-}
-
-// The valid elements of one plane: list q of runs, whose rows are steps q * extent + s. Blocks are full: where valid
-// elements do not lie together, or have sample weights, they are gathered.
-template <class T, class A>
-Moments measure_plane(const Problem& p, const Runs& runs, std::int64_t q, const T* plane) {
-    Moments found;
-    const std::int64_t base = q * p.extent, total = runs.count[q];
-    if (total && runs.first[q + 1] - runs.first[q] == 1 && !p.sample_weight)
-        return measure_contiguous<T, A>(plane + runs.runs[runs.first[q]].start - base, total, p.center);
     T gathered[BLOCK];
+    const T* const only = gathered;
     double weights[BLOCK];
     std::int64_t n = 0;
     const auto flush = [&] {
-        if (n) merge(found, measure_stretch<T, A>(gathered, p.sample_weight ? weights : nullptr, n, p.center));
+        if (n == 0) return;
+        Moments here;
+        if (p.sample_weight) {
+            for (std::int64_t i = 0; i < n; ++i) here.count += weights[i];
+            loops<T, double>().weighted_moments(gathered, weights, n, p.center, &here.mean, &here.m2);
+        } else {
+            measure_stretches<T, A>(&only, 1, n, p.center, 0, &here);
+        }
+        merge(found, here);
         n = 0;
     };
-    runs.walk(q, 0, total, [&](std::int64_t start, std::int64_t length, std::int64_t) {
+    runs.walk(q, 0, runs.count[q], [&](std::int64_t start, std::int64_t length, std::int64_t) {
         for (std::int64_t i = start; i < start + length; ++i) {
             const double s = p.sample_weight ? p.sample_weight[i] : 1.0;
             if (s == 0) continue;  // counts for nothing, so it is not read
-            gathered[n] = plane[i - base];
+            gathered[n] = plane[i - q * p.extent];
             weights[n] = s;
             if (++n == BLOCK) flush();
         }
@@ -103,63 +101,84 @@ inline std::vector<Chunk> chunks_of(const Runs& runs, std::int64_t rows) {
     return chunks;
 }
 
+// The moments of both parts, for w columns that share their counts.
+inline void merge_columns(double& count, double* __restrict__ mean, double* __restrict__ m2, double other_count,
+                          const double* __restrict__ other_mean, const double* __restrict__ other_m2, std::int64_t w) {
+    if (other_count == 0) return;
+    if (count == 0) {
+        for (std::int64_t k = 0; k < w; ++k) mean[k] = other_mean[k], m2[k] = other_m2[k];
+    } else {
+        const double share = other_count / (count + other_count), both = count * share;
+        for (std::int64_t k = 0; k < w; ++k) {
+            const double delta = other_mean[k] - mean[k];
+            mean[k] += delta * share;
+            m2[k] += other_m2[k] + delta * delta * both;
+        }
+    }
+    count += other_count;
+}
+
+// One column of a block, in double.
+template <class T>
+void measure_column(const T* const* rows, int n, bool center, double* mean, double* m2) {
+    bool constant = true;
+    for (int r = 0; r < n; ++r) constant = constant && load<double>(*rows[r]) == load<double>(*rows[0]);
+    if (constant && center) {  // common: a unit that is always off
+        *mean = load<double>(*rows[0]);
+        *m2 = 0;
+    } else {
+        loops<T, double>().column_moments(rows, nullptr, n, 0, 1, center, mean, m2);
+    }
+}
+
+// The rows of a chunk, without those that count for nothing, which are not read.
+struct ChunkRows {
+    std::int64_t row[CHUNK_ROWS];
+    int count = 0;
+
+    ChunkRows(const Problem& p, const Runs& runs, const Chunk& chunk, const double* sample_weight) {
+        runs.walk(chunk.list, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t length, std::int64_t) {
+            for (std::int64_t r = start; r < start + length; ++r)
+                if (!sample_weight || sample_weight[r] != 0) row[count++] = r * p.width();
+        });
+    }
+
+    // rows[i]: column c of row i.
+    template <class T>
+    void point(const T** rows, const T* x, std::int64_t c) const {
+        for (int i = 0; i < count; ++i) rows[i] = x + row[i] + c;
+    }
+};
+
 // The moments of w <= TILE columns from column c on, over one chunk of rows.
 template <class T, class A>
 double measure_tile(const Problem& p, const Runs& runs, const Chunk& chunk, const T* x, std::int64_t c, int w,
                     double* mean, double* m2) {
-    const T* rows[BLOCK_ROWS];
-    double weights[BLOCK_ROWS], block_mean[TILE], block_m2[TILE], count = 0;
-    int n = 0;
-    const auto flush = [&] {
-        if (n == 0) return;
+    const ChunkRows all(p, runs, chunk, p.sample_weight);
+    const T* rows[CHUNK_ROWS];
+    all.point(rows, x, c);
+    double block_mean[TILE], block_m2[TILE], count = 0;
+    for (int k = 0; k < w; ++k) mean[k] = m2[k] = 0;
+    for (int first = 0; first < all.count; first += BLOCK_ROWS) {
+        const int left = all.count - first, n = left < BLOCK_ROWS ? left : BLOCK_ROWS;
+        const T* const* block = rows + first;
         double here = n;
         if (p.sample_weight) {
+            double weights[BLOCK_ROWS];
             here = 0;
-            for (int r = 0; r < n; ++r) here += weights[r];
-            loops<T, double>().column_moments(rows, weights, n, w, p.center, block_mean, block_m2);
+            for (int r = 0; r < n; ++r) here += weights[r] = p.sample_weight[all.row[first + r] / p.width()];
+            loops<T, double>().column_moments(block, weights, n, left - n, w, p.center, block_mean, block_m2);
         } else {
-            loops<T, A>().column_moments(rows, nullptr, n, w, p.center, block_mean, block_m2);
+            loops<T, A>().column_moments(block, nullptr, n, left - n, w, p.center, block_mean, block_m2);
             for (int k = 0; k < w; ++k) {
                 if (trusted<A>(block_m2[k])) continue;
                 const T* column[BLOCK_ROWS];
-                bool constant = true;
-                for (int r = 0; r < n; ++r) {
-                    column[r] = rows[r] + k;
-                    constant = constant && load<double>(*column[r]) == load<double>(*column[0]);
-                }
-                if (constant && p.center) {  // common: a unit that is always off
-                    block_mean[k] = load<double>(*column[0]);
-                    block_m2[k] = 0;
-                } else {
-                    loops<T, double>().column_moments(column, nullptr, n, 1, p.center, block_mean + k, block_m2 + k);
-                }
+                for (int r = 0; r < n; ++r) column[r] = block[r] + k;
+                measure_column(column, n, p.center, block_mean + k, block_m2 + k);
             }
         }
-        n = 0;
-        if (count == 0) {
-            for (int k = 0; k < w; ++k) mean[k] = block_mean[k], m2[k] = block_m2[k];
-        } else {
-            const double share = here / (count + here), both = count * share;
-            for (int k = 0; k < w; ++k) {
-                const double delta = block_mean[k] - mean[k];
-                mean[k] += delta * share;
-                m2[k] += block_m2[k] + delta * delta * both;
-            }
-        }
-        count += here;
-    };
-    const std::int64_t width = p.width();
-    runs.walk(chunk.list, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t length, std::int64_t) {
-        for (std::int64_t row = start; row < start + length; ++row) {
-            if (p.sample_weight && p.sample_weight[row] == 0) continue;
-            rows[n] = x + row * width + c;
-            weights[n] = p.sample_weight ? p.sample_weight[row] : 1.0;
-            if (++n == BLOCK_ROWS) flush();
-        }
-    });
-    flush();
-    if (count == 0)
-        for (int k = 0; k < w; ++k) mean[k] = m2[k] = 0;
+        merge_columns(count, mean, m2, here, block_mean, block_m2, w);
+    }
     return count;
 }
 
@@ -174,51 +193,88 @@ void measure_columns(const Problem& p, const Runs& runs, const T* x, Moments* fo
         const double here = measure_tile<T, A>(p, runs, chunks[i], x, c, w, &mean[i * width + c], &m2[i * width + c]);
         if (c == 0) count[i] = here;
     };
-    parallel(static_cast<std::int64_t>(chunks.size()) * tiles, p.rows * width, measure);
+    p.team->share(static_cast<std::int64_t>(chunks.size()) * tiles, measure);
     for (std::int64_t i = 0; i < p.statistics(); ++i) found[i] = Moments{};
-    // Channel by channel, so that a group's statistic is the merged one of its channels.
-    for (std::size_t i = 0; i < chunks.size();) {
-        std::size_t end = i;
-        while (end < chunks.size() && chunks[end].list == chunks[i].list) ++end;
-        for (std::int64_t c = 0; c < width; ++c) {
-            Moments column;
-            for (std::size_t k = i; k < end; ++k) merge(column, {count[k], mean[k * width + c], m2[k * width + c]});
-            merge(found[chunks[i].list * p.kept + c / p.channels], column);
-        }
-        i = end;
+    for (std::size_t i = 0; i < chunks.size();) {  // into the first chunk of each list
+        std::size_t next = i + 1;
+        for (; next < chunks.size() && chunks[next].list == chunks[i].list; ++next)
+            merge_columns(count[i], &mean[i * width], &m2[i * width], count[next], &mean[next * width], &m2[next * width],
+                          width);
+        for (std::int64_t c = 0; c < width; ++c)  // a group's statistic is the merged one of its channels
+            merge(found[chunks[i].list * p.kept + c / p.channels], {count[i], mean[i * width + c], m2[i * width + c]});
+        i = next;
     }
 }
 
+// ---- rows ----
+
+// chunks of BLOCK_ROWS valid rows; in each, group(rows, n, chunk) for n <= GROUP valid rows at a time. Whichever rows
+// are valid, they meet in the same groups.
+template <class Gap, class Group>
+void sweep_rows(const Problem& p, const Runs& runs, const std::vector<Chunk>& chunks, Gap gap, Group group) {
+    auto item = [&](std::int64_t index) {
+        std::int64_t rows[GROUP];
+        int n = 0;
+        runs.walk(0, chunks[index].from, chunks[index].to, [&](std::int64_t start, std::int64_t length, std::int64_t i) {
+            if (start == runs.runs[i].start) gap(runs.end_before(i), start);
+            for (std::int64_t r = start; r < start + length; ++r) {
+                rows[n] = r;
+                if (++n == GROUP) group(rows, n, index), n = 0;
+            }
+        });
+        if (n) group(rows, n, index);
+    };
+    p.team->share(static_cast<std::int64_t>(chunks.size()), item);
+    gap(runs.end_before(static_cast<std::int64_t>(runs.runs.size())), p.rows);
+}
+
+// The statistics (row, k) of some rows.
 template <class T, class A>
-Moments measure_row(const Problem& p, const T* x, std::int64_t row) {
-    const double s = p.sample_weight ? p.sample_weight[row] : 1.0;
-    if (s == 0) return {};
-    Moments found = measure_contiguous<T, A>(x, p.channels, p.center);
-    found.count *= s;
-    found.m2 *= s;
-    return found;
+void measure_group_of_rows(const Problem& p, const T* x, const std::int64_t* rows, int n, std::int64_t k, Moments* found) {
+    const T* at[GROUP] = {};
+    for (int r = 0; r < n; ++r) at[r] = x + (rows[r] * p.kept + k) * p.channels;
+    measure_stretches<T, A>(at, n, p.channels, p.center, GROUP * p.width(), found);
+    for (int r = 0; p.sample_weight && r < n; ++r) {
+        const double s = p.sample_weight[rows[r]];
+        found[r] = s == 0 ? Moments{} : Moments{found[r].count * s, found[r].mean, found[r].m2 * s};
+    }
 }
 
 template <class T, class A>
 void measure_rows(const Problem& p, const Runs& runs, const T* x, Moments* found) {
     for (std::int64_t i = 0; i < p.statistics(); ++i) found[i] = Moments{};
-    const std::vector<Chunk> chunks = chunks_of(runs, BLOCK_ROWS);
-    auto measure = [&](std::int64_t item) {
-        const Chunk& chunk = chunks[item];
-        runs.walk(0, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t length, std::int64_t) {
-            for (std::int64_t i = start * p.kept; i < (start + length) * p.kept; ++i)
-                found[i] = measure_row<T, A>(p, x + i * p.channels, i / p.kept);
-        });
+    const auto group = [&](const std::int64_t* rows, int n, std::int64_t) {
+        Moments here[GROUP];
+        for (std::int64_t k = 0; k < p.kept; ++k) {
+            measure_group_of_rows<T, A>(p, x, rows, n, k, here);
+            for (int r = 0; r < n; ++r) found[rows[r] * p.kept + k] = here[r];
+        }
     };
-    parallel(static_cast<std::int64_t>(chunks.size()), p.rows * p.width(), measure);
+    sweep_rows(p, runs, chunks_of(runs, BLOCK_ROWS), [](std::int64_t, std::int64_t) {}, group);
 }
+
+// ---- planes ----
 
 // The statistic (sequence q, kept k) over its channels.
 template <class T, class A>
 Moments measure_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t k, const T* x) {
     Moments found;
-    for (std::int64_t c = 0; c < p.channels; ++c)
-        merge(found, measure_plane<T, A>(p, runs, q, x + ((q * p.kept + k) * p.channels + c) * p.positions));
+    const T* planes = x + (q * p.kept + k) * p.channels * p.positions;
+    if (runs.count[q] == 0) return found;
+    if (p.sample_weight || runs.first[q + 1] - runs.first[q] > 1) {
+        for (std::int64_t c = 0; c < p.channels; ++c)
+            merge(found, measure_scattered<T, A>(p, runs, q, planes + c * p.positions));
+        return found;
+    }
+    const std::int64_t start = runs.runs[runs.first[q]].start - q * p.extent;
+    for (std::int64_t c = 0; c < p.channels; c += GROUP) {
+        const T* at[GROUP];
+        Moments here[GROUP];
+        const int n = static_cast<int>(p.channels - c < GROUP ? p.channels - c : GROUP);
+        for (int r = 0; r < n; ++r) at[r] = planes + (c + r) * p.positions + start;
+        measure_stretches<T, A>(at, n, runs.count[q], p.center, 0, here);
+        for (int r = 0; r < n; ++r) merge(found, here[r]);
+    }
     return found;
 }
 
@@ -228,7 +284,7 @@ void measure_planes(const Problem& p, const Runs& runs, const T* x, Moments* fou
     auto measure = [&](std::int64_t item) {
         parts[item] = measure_group<T, A>(p, runs, item / p.kept, item % p.kept, x);
     };
-    parallel(p.sequences * p.kept, p.sequences * p.width() * p.positions, measure);
+    p.team->share(p.sequences * p.kept, measure);
     for (std::int64_t i = 0; i < p.statistics(); ++i) {
         found[i] = Moments{};
         for (std::int64_t r = 0; r < p.reduced; ++r)

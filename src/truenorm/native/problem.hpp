@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "threads.hpp"
+
 namespace truenorm {
 
 enum class Layout { columns, rows, planes };
@@ -32,10 +34,12 @@ struct Problem {
     const std::uint8_t* valid = nullptr;    // (sequences * extent)
     const double* sample_weight = nullptr;  // (rows)
     bool keep_padding = false;
+    Team* team = nullptr;  // who does the work
 
     std::int64_t width() const { return kept * channels; }
     std::int64_t statistics() const { return outer * kept; }
     std::int64_t rows = 0;  // positions in memory, packed or padded
+    std::int64_t elements() const { return rows * width(); }
 };
 
 // A stretch of valid rows, and how many valid rows of its list come before it.

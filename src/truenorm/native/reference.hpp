@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "moments.hpp"
+#include "stream.hpp"
 
 namespace truenorm {
 
@@ -71,39 +72,17 @@ struct Fixed {
     }
 };
 
-// weight and bias, or 1 and 0 where there are none.
+// weight and bias (W) in double: 1 and 0 where there are none.
 struct Affine {
-    const double* weight;  // (W) or null
-    const double* bias;    // (W) or null
-
-    double scale(std::int64_t c) const { return weight ? weight[c] : 1.0; }
-    double shift(std::int64_t c) const { return bias ? bias[c] : 0.0; }
+    const double *weight, *bias;
 };
-
-// Rows start to start + length, columns c to c + w, of what is not valid: 0, or what `from` holds.
-template <class T>
-void fill_gap(T* to, const T* from, std::int64_t start, std::int64_t length, std::int64_t width, std::int64_t c,
-              std::int64_t w) {
-    if (length <= 0 || w <= 0) return;
-    if (w == width) {
-        const std::size_t bytes = static_cast<std::size_t>(length * width) * sizeof(T);
-        if (from) std::memcpy(to + start * width, from + start * width, bytes);
-        else std::memset(static_cast<void*>(to + start * width), 0, bytes);
-        return;
-    }
-    for (std::int64_t row = start; row < start + length; ++row) {
-        const std::size_t bytes = static_cast<std::size_t>(w) * sizeof(T);
-        if (from) std::memcpy(to + row * width + c, from + row * width + c, bytes);
-        else std::memset(static_cast<void*>(to + row * width + c), 0, bytes);
-    }
-}
 
 // ---- columns ----
 
 // The coefficients of w columns.
 template <class A>
-struct Tile {
-    A hi[WIDE_TILE], lo[WIDE_TILE], scale[WIDE_TILE], bias[WIDE_TILE], through_mean[WIDE_TILE], through_var[WIDE_TILE];
+struct alignas(64) Tile {
+    A hi[TILE], lo[TILE], scale[TILE], bias[TILE], through_mean[TILE], through_var[TILE];
     bool fits = true;
 
     void fixed(int k, double mean, double factor) {
@@ -132,48 +111,59 @@ void with_tile(bool narrow, Fill fill, Use use) {
     use(tile);
 }
 
-// row(row, tile, c, w) for every valid row, tile by tile; what is not valid in between is filled.
+// row(row, tile, c, w) for every valid row, tile by tile; what is not valid in between is filled. From the last chunk to the
+// first: the sweep before this one ended there, so that much of it is still in a cache.
 template <class T, class A, class Fill, class Row>
-void sweep_columns(const Problem& p, const Runs& runs, T* to, const T* from, Fill fill, Row row) {
-    const std::int64_t width = p.width(), tiles = (width + WIDE_TILE - 1) / WIDE_TILE;
+void sweep_columns(const Problem& p, const Runs& runs, const Output<T>& to, const T* from, Fill fill, Row row) {
+    const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
     const std::vector<Chunk> chunks = chunks_of(runs, CHUNK_ROWS);
-    auto item = [&](std::int64_t index) {
+    const std::int64_t items = static_cast<std::int64_t>(chunks.size()) * tiles;
+    const auto gap = [&](std::int64_t begin, std::int64_t end, std::int64_t c, std::int64_t w) {
+        if (w == width) return to.fill(from, begin * width, (end - begin) * width);
+        for (std::int64_t r = begin; r < end; ++r) to.fill(from, r * width + c, w);
+    };
+    auto item = [&](std::int64_t turn) {
+        const std::int64_t index = items - 1 - turn, c = index % tiles * TILE;
         const Chunk& chunk = chunks[index / tiles];
-        const std::int64_t c = index % tiles * WIDE_TILE;
-        const int w = static_cast<int>(width - c < WIDE_TILE ? width - c : WIDE_TILE);
+        const int w = static_cast<int>(width - c < TILE ? width - c : TILE);
         with_tile<A>(
             !p.sample_weight, [&](auto& tile) { fill(tile, chunk.list, c, w); },
             [&](auto& tile) {
                 runs.walk(chunk.list, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t length, std::int64_t i) {
-                    if (start == runs.runs[i].start)
-                        fill_gap(to, from, runs.end_before(i), start - runs.end_before(i), width, c, w);
+                    if (start == runs.runs[i].start) gap(runs.end_before(i), start, c, w);
                     for (std::int64_t r = start; r < start + length; ++r) row(r, tile, c, w);
                 });
             });
+        to.finish();
     };
-    parallel(static_cast<std::int64_t>(chunks.size()) * tiles, p.rows * width, item);
-    const std::int64_t end = runs.end_before(static_cast<std::int64_t>(runs.runs.size()));
-    fill_gap(to, from, end, p.rows - end, width, 0, width);
+    p.team->share(items, item);
+    gap(runs.end_before(static_cast<std::int64_t>(runs.runs.size())), p.rows, 0, width);
 }
 
 template <class T, class A>
-void forward_columns(const Problem& p, const Runs& runs, const T* x, T* y, const Moments* found, const double* rstd,
-                     const Affine& affine) {
+void forward_columns(const Problem& p, const Runs& runs, const T* x, const Output<T>& y, const Moments* found,
+                     const double* rstd, const Affine& affine) {
     const std::int64_t width = p.width();
     sweep_columns<T, A>(
         p, runs, y, p.keep_padding ? x : nullptr,
         [&](auto& tile, std::int64_t o, std::int64_t c, int w) {
             for (int k = 0; k < w; ++k) {
                 const std::int64_t i = o * p.kept + (c + k) / p.channels;
-                tile.fixed(k, found[i].mean, rstd[i] * affine.scale(c + k));
-                tile.also(tile.bias, k, affine.shift(c + k));
+                tile.fixed(k, found[i].mean, rstd[i] * affine.weight[c + k]);
+                tile.also(tile.bias, k, affine.bias[c + k]);
             }
         },
         [&](std::int64_t r, auto& tile, std::int64_t c, int w) {
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
             const std::int64_t at = r * width + c;
-            loops<T, B>().column_forward(x + at, y + at, w, tile.hi, tile.lo, tile.scale, tile.bias);
+            y.put(at, w, [&](T* to, std::int64_t, std::int64_t) {
+                loops<T, B>().column_forward(x + at, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
+            });
         });
+}
+
+inline void add(double* __restrict__ into, const double* __restrict__ more, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) into[i] += more[i];
 }
 
 template <class T, class A>
@@ -197,12 +187,15 @@ void sums_columns(const Problem& p, const Runs& runs, const T* x, const T* dy, c
             },
             [&](auto& tile) {
                 using B = std::remove_reference_t<decltype(tile.hi[0])>;
-                const T *xs[BLOCK_ROWS], *dys[BLOCK_ROWS];
+                const ChunkRows all(p, runs, chunk, nullptr);
+                const T *xs[CHUNK_ROWS], *dys[CHUNK_ROWS];
+                all.point(xs, x, c);
+                all.point(dys, dy, c);
                 double here[TILE], here_product[TILE];
-                int n = 0;
-                const auto flush = [&] {
-                    if (n == 0) return;
-                    loops<T, B>().column_sums(xs, dys, n, w, tile.hi, tile.lo, tile.scale, here, here_product);
+                for (int first = 0; first < all.count; first += BLOCK_ROWS) {
+                    const int left = all.count - first, n = left < BLOCK_ROWS ? left : BLOCK_ROWS;
+                    loops<T, B>().column_sums(xs + first, dys + first, n, left - n, w, tile.hi, tile.lo, tile.scale, here,
+                                              here_product);
                     bool finite = true;
                     for (int k = 0; k < w; ++k) finite = finite && std::isfinite(here[k]) && std::isfinite(here_product[k]);
                     if (!finite && sizeof(B) != sizeof(double)) {  // float overflowed: once more in double
@@ -212,36 +205,34 @@ void sums_columns(const Problem& p, const Runs& runs, const T* x, const T* dy, c
                             hi[k] = found[i].mean;
                             factor[k] = rstd[i];
                         }
-                        loops<T, double>().column_sums(xs, dys, n, w, hi, lo, factor, here, here_product);
+                        loops<T, double>().column_sums(xs + first, dys + first, n, 0, w, hi, lo, factor, here, here_product);
                     }
-                    for (int k = 0; k < w; ++k) into_plain[k] += here[k], into_product[k] += here_product[k];
-                    n = 0;
-                };
-                runs.walk(chunk.list, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t length, std::int64_t) {
-                    for (std::int64_t r = start; r < start + length; ++r) {
-                        xs[n] = x + r * width + c;
-                        dys[n] = dy + r * width + c;
-                        if (++n == BLOCK_ROWS) flush();
-                    }
-                });
-                flush();
+                    add(into_plain, here, w);
+                    add(into_product, here_product, w);
+                }
             });
     };
-    parallel(static_cast<std::int64_t>(chunks.size()) * tiles, p.rows * width, item);
-    for (std::size_t k = 0; k < chunks.size(); ++k) {
-        for (std::int64_t c = 0; c < width; ++c) {
-            Sums& into = sums[chunks[k].list * p.kept + c / p.channels];
-            const double one = plain[k * width + c], two = product[k * width + c];
-            dbias[c] += one;
-            dweight[c] += two;
-            into.dxhat += affine.scale(c) * one;
-            into.dxhat_xhat += affine.scale(c) * two;
+    p.team->share(static_cast<std::int64_t>(chunks.size()) * tiles, item);
+    for (std::size_t i = 0; i < chunks.size();) {  // into the first chunk of each list
+        double *one = &plain[i * width], *two = &product[i * width];
+        std::size_t next = i + 1;
+        for (; next < chunks.size() && chunks[next].list == chunks[i].list; ++next) {
+            add(one, &plain[next * width], width);
+            add(two, &product[next * width], width);
         }
+        add(dbias, one, width);
+        add(dweight, two, width);
+        for (std::int64_t c = 0; c < width; ++c) {
+            Sums& into = sums[chunks[i].list * p.kept + c / p.channels];
+            into.dxhat += affine.weight[c] * one[c];
+            into.dxhat_xhat += affine.weight[c] * two[c];
+        }
+        i = next;
     }
 }
 
 template <class T, class A>
-void backward_columns(const Problem& p, const Runs& runs, const T* x, const T* dy, T* dx, const Moments* found,
+void backward_columns(const Problem& p, const Runs& runs, const T* x, const T* dy, const Output<T>& dx, const Moments* found,
                       const double* rstd, const Affine& affine, const Sums* sums) {
     const std::int64_t width = p.width();
     sweep_columns<T, A>(
@@ -250,7 +241,7 @@ void backward_columns(const Problem& p, const Runs& runs, const T* x, const T* d
             for (int k = 0; k < w; ++k) {
                 const std::int64_t i = o * p.kept + (c + k) / p.channels;
                 const Shared shared = shared_of(p, found[i], sums ? sums + i : nullptr, rstd[i]);
-                tile.fixed(k, found[i].mean, rstd[i] * affine.scale(c + k));
+                tile.fixed(k, found[i].mean, rstd[i] * affine.weight[c + k]);
                 tile.also(tile.through_mean, k, shared.through_mean);
                 tile.also(tile.through_var, k, shared.through_var);
             }
@@ -259,8 +250,10 @@ void backward_columns(const Problem& p, const Runs& runs, const T* x, const T* d
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
             const std::int64_t at = r * width + c;
             const B s = static_cast<B>(p.sample_weight ? p.sample_weight[r] : 1.0);
-            loops<T, B>().column_backward(x + at, dy + at, dx + at, w, tile.hi, tile.lo, tile.scale, tile.through_mean,
-                                          tile.through_var, s);
+            dx.put(at, w, [&](T* to, std::int64_t, std::int64_t) {
+                loops<T, B>().column_backward(x + at, dy + at, to, w, tile.hi, tile.lo, tile.scale, tile.through_mean,
+                                              tile.through_var, s);
+            });
         });
 }
 
@@ -272,179 +265,239 @@ struct RowAffine {
     std::vector<A> weight, bias;
     bool fits = true;
 
-    RowAffine(const Affine& affine, std::int64_t width) : weight(width), bias(width) {
-        for (std::int64_t c = 0; c < width; ++c) {
-            weight[c] = static_cast<A>(affine.scale(c));
-            bias[c] = static_cast<A>(affine.shift(c));
-            fits = fits && holds<A>(affine.scale(c)) && holds<A>(affine.shift(c));
+    RowAffine(const Affine& affine, std::int64_t width)
+        : weight(affine.weight, affine.weight + width), bias(affine.bias, affine.bias + width) {
+        for (std::int64_t c = 0; c < width; ++c) fits = fits && holds<A>(affine.weight[c]) && holds<A>(affine.bias[c]);
+    }
+};
+
+// given: the moments are there already; otherwise rows are measured while they are in the cache.
+template <class T, class A>
+void forward_rows(const Problem& p, const Runs& runs, const T* x, const Output<T>& y, Moments* found, bool given,
+                  const Affine& affine) {
+    const std::int64_t width = p.width();
+    const RowAffine<A> narrow(affine, width);
+    if (!given)
+        for (std::int64_t i = 0; i < p.statistics(); ++i) found[i] = Moments{};
+    const auto gap = [&](std::int64_t begin, std::int64_t end) {
+        y.fill(p.keep_padding ? x : nullptr, begin * width, (end - begin) * width);
+    };
+    const auto group = [&](const std::int64_t* rows, int n, std::int64_t) {
+        for (std::int64_t k = 0; k < p.kept; ++k) {
+            Moments here[GROUP];
+            if (!given) measure_group_of_rows<T, A>(p, x, rows, n, k, here);
+            for (int r = 0; r < n; ++r) {
+                const std::int64_t i = rows[r] * p.kept + k, at = i * p.channels, c = k * p.channels;
+                if (!given) found[i] = here[r];
+                const double rstd = inverse_deviation(p, found[i]);
+                const Fixed<A> one(found[i].mean, rstd);
+                y.put(at, p.channels, [&](T* to, std::int64_t j, std::int64_t m) {
+                    if (one.fits && narrow.fits) {
+                        loops<T, A>().row_forward(x + at + j, to, m, one.hi, one.lo, one.rstd, &narrow.weight[c + j],
+                                                  &narrow.bias[c + j]);
+                    } else {
+                        loops<T, double>().row_forward(x + at + j, to, m, found[i].mean, 0.0, rstd, affine.weight + c + j,
+                                                       affine.bias + c + j);
+                    }
+                });
+            }
+        }
+        y.finish();
+    };
+    sweep_rows(p, runs, chunks_of(runs, BLOCK_ROWS), gap, group);
+}
+
+// The statistics (row, k) of up to GROUP rows, as their sums need them.
+template <class T, class A>
+struct RowGroup {
+    const T *x[GROUP], *dy[GROUP];
+    double mean[GROUP], rstd[GROUP];
+    A hi[GROUP], lo[GROUP], factor[GROUP];
+    bool fits[GROUP];
+    int count = 0;
+
+    RowGroup(const Problem& p, const T* x_, const T* dy_, const Moments* found, const std::int64_t* rows, int n,
+             std::int64_t k, bool narrow)
+        : count(n) {
+        for (int r = 0; r < n; ++r) {
+            const std::int64_t i = rows[r] * p.kept + k;
+            x[r] = x_ + i * p.channels;
+            dy[r] = dy_ + i * p.channels;
+            mean[r] = found[i].mean;
+            rstd[r] = inverse_deviation(p, found[i]);
+            const Fixed<A> one(mean[r], rstd[r]);
+            hi[r] = one.hi, lo[r] = one.lo, factor[r] = one.rstd;
+            fits[r] = one.fits && narrow;
+        }
+    }
+
+    // The sums of the rows, each over itself; dweight, dbias (channels) are added to. weight, wide: in A and in double.
+    void sum(std::int64_t channels, std::int64_t ahead, const A* weight, const double* wide, Sums* sums, A* dweight, A* dbias) const {
+        double dxhat[GROUP], dxhat_xhat[GROUP];
+        for (int r = 0; r < count; ++r) sums[r] = Sums{};
+        for (std::int64_t j = 0; j < channels; j += BLOCK) {
+            const std::int64_t n = channels - j < BLOCK ? channels - j : BLOCK;
+            for (int r = 0; r < count;) {  // as many as follow each other and fit
+                int end = r;
+                const T *xs[GROUP], *dys[GROUP];
+                for (; end < count && fits[end]; ++end) xs[end] = x[end] + j, dys[end] = dy[end] + j;
+                if (end > r)
+                    loops<T, A>().row_sums(xs + r, dys + r, end - r, n, hi + r, lo + r, factor + r, weight + j, ahead, dxhat + r,
+                                           dxhat_xhat + r, dweight + j, dbias + j);
+                for (; r < end; ++r)
+                    if (!std::isfinite(dxhat[r]) || !std::isfinite(dxhat_xhat[r]))  // beyond float
+                        sum_wide(r, j, n, wide, dxhat + r, dxhat_xhat + r, nullptr, nullptr);
+                if (r < count) sum_wide(r, j, n, wide, dxhat + r, dxhat_xhat + r, dweight + j, dbias + j), ++r;
+            }
+            for (int r = 0; r < count; ++r) sums[r].dxhat += dxhat[r], sums[r].dxhat_xhat += dxhat_xhat[r];
+        }
+    }
+
+private:
+    // The sums of one row's n <= BLOCK elements from j on, in double.
+    void sum_wide(int r, std::int64_t j, std::int64_t n, const double* weight, double* dxhat, double* dxhat_xhat,
+                  A* dweight, A* dbias) const {
+        double more_weight[BLOCK] = {}, more_bias[BLOCK] = {};
+        const T *xs = x[r] + j, *dys = dy[r] + j;
+        const double zero = 0;
+        loops<T, double>().row_sums(&xs, &dys, 1, n, mean + r, &zero, rstd + r, weight + j, 0, dxhat, dxhat_xhat, more_weight,
+                                    more_bias);
+        for (std::int64_t i = 0; dweight && i < n; ++i) {
+            dweight[i] += static_cast<A>(more_weight[i]);
+            dbias[i] += static_cast<A>(more_bias[i]);
         }
     }
 };
 
-// chunk(from, to) for BLOCK_ROWS valid rows at a time; what is not valid is filled.
-template <class T, class Row>
-void sweep_rows(const Problem& p, const Runs& runs, const std::vector<Chunk>& chunks, T* to, const T* from, Row row) {
-    const std::int64_t width = p.width();
-    auto item = [&](std::int64_t index) {
-        const Chunk& chunk = chunks[index];
-        runs.walk(0, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t length, std::int64_t i) {
-            if (to && start == runs.runs[i].start)
-                fill_gap(to, from, runs.end_before(i), start - runs.end_before(i), width, 0, width);
-            for (std::int64_t r = start; r < start + length; ++r) row(r, index);
-        });
-    };
-    parallel(static_cast<std::int64_t>(chunks.size()), p.rows * width, item);
-    const std::int64_t end = runs.end_before(static_cast<std::int64_t>(runs.runs.size()));
-    if (to) fill_gap(to, from, end, p.rows - end, width, 0, width);
-}
-
-// given: the moments are there already; otherwise each row is measured while it is in the cache.
-template <class T, class A>
-void forward_rows(const Problem& p, const Runs& runs, const T* x, T* y, Moments* found, bool given, const Affine& affine) {
-    const RowAffine<A> narrow(affine, p.width());
-    const RowAffine<double> wide(affine, p.width());
-    if (!given)
-        for (std::int64_t i = 0; i < p.statistics(); ++i) found[i] = Moments{};
-    sweep_rows(p, runs, chunks_of(runs, BLOCK_ROWS), y, p.keep_padding ? x : nullptr, [&](std::int64_t r, std::int64_t) {
-        for (std::int64_t k = 0; k < p.kept; ++k) {
-            const std::int64_t i = r * p.kept + k, at = i * p.channels, c = k * p.channels;
-            if (!given) found[i] = measure_row<T, A>(p, x + at, r);
-            const double rstd = inverse_deviation(p, found[i]);
-            const Fixed<A> one(found[i].mean, rstd);
-            if (one.fits && narrow.fits) {
-                loops<T, A>().row_forward(x + at, y + at, p.channels, one.hi, one.lo, one.rstd, &narrow.weight[c],
-                                          &narrow.bias[c]);
-            } else {
-                loops<T, double>().row_forward(x + at, y + at, p.channels, found[i].mean, 0.0, rstd, &wide.weight[c],
-                                               &wide.bias[c]);
-            }
-        }
-    });
-}
-
 // dx null: only the sums. `given` sums: only dx. Neither: both, row by row.
 template <class T, class A>
-void backward_rows(const Problem& p, const Runs& runs, const T* x, const T* dy, T* dx, const Moments* found,
+void backward_rows(const Problem& p, const Runs& runs, const T* x, const T* dy, const Output<T>& dx, const Moments* found,
                    const Affine& affine, const Sums* given, bool constant, Sums* sums, double* dweight, double* dbias) {
     const std::int64_t width = p.width();
     const RowAffine<A> narrow(affine, width);
-    const RowAffine<double> wide(affine, width);
     const std::vector<Chunk> chunks = chunks_of(runs, BLOCK_ROWS);
     std::vector<A> parts(given ? 0 : chunks.size() * 2 * width);
-    sweep_rows(p, runs, chunks, dx, p.keep_padding ? dy : nullptr, [&](std::int64_t r, std::int64_t chunk) {
+    const auto gap = [&](std::int64_t begin, std::int64_t end) {
+        if (dx) dx.fill(p.keep_padding ? dy : nullptr, begin * width, (end - begin) * width);
+    };
+    const auto group = [&](const std::int64_t* rows, int n, std::int64_t chunk) {
         for (std::int64_t k = 0; k < p.kept; ++k) {
-            const std::int64_t i = r * p.kept + k, at = i * p.channels, c = k * p.channels;
-            const double rstd = inverse_deviation(p, found[i]);
-            const Fixed<A> one(found[i].mean, rstd);
-            const bool fits = one.fits && narrow.fits;
-            Sums here = given ? given[i] : Sums{};
+            const std::int64_t c = k * p.channels;
+            const RowGroup<T, A> all(p, x, dy, found, rows, n, k, narrow.fits);
+            Sums here[GROUP];
             if (!given) {
-                A *into_weight = &parts[chunk * 2 * width + c], *into_bias = into_weight + width;
-                for (std::int64_t j = 0; j < p.channels; j += BLOCK) {
-                    const std::int64_t n = p.channels - j < BLOCK ? p.channels - j : BLOCK;
-                    double dxhat = 0, dxhat_xhat = 0;
-                    bool done = fits;
+                A* into = &parts[chunk * 2 * width + c];
+                all.sum(p.channels, GROUP * width, &narrow.weight[c], affine.weight + c, here, into, into + width);
+            }
+            for (int r = 0; r < n; ++r) {
+                const std::int64_t i = rows[r] * p.kept + k;
+                if (given) here[r] = given[i];
+                if (!given && sums) sums[i] = here[r];
+                if (!dx) continue;
+                const double s = p.sample_weight ? p.sample_weight[rows[r]] : 1.0;
+                Shared shared = shared_of(p, found[i], constant ? nullptr : &here[r], all.rstd[r]);
+                shared.through_mean *= s;
+                shared.through_var *= s;
+                const bool fits = all.fits[r] && holds<A>(shared.through_mean) && holds<A>(shared.through_var);
+                dx.put(i * p.channels, p.channels, [&](T* to, std::int64_t j, std::int64_t m) {
                     if (fits) {
-                        loops<T, A>().row_sums(x + at + j, dy + at + j, n, one.hi, one.lo, one.rstd, &narrow.weight[c + j],
-                                               &dxhat, &dxhat_xhat, into_weight + j, into_bias + j);
-                        done = std::isfinite(dxhat) && std::isfinite(dxhat_xhat);
-                    }
-                    if (!done) {  // beyond float
-                        double more_weight[BLOCK] = {}, more_bias[BLOCK] = {};
-                        loops<T, double>().row_sums(x + at + j, dy + at + j, n, found[i].mean, 0.0, rstd,
-                                                    &wide.weight[c + j], &dxhat, &dxhat_xhat, more_weight, more_bias);
-                        for (std::int64_t m = 0; !fits && m < n; ++m) {
-                            into_weight[j + m] += static_cast<A>(more_weight[m]);
-                            into_bias[j + m] += static_cast<A>(more_bias[m]);
-                        }
-                    }
-                    here.dxhat += dxhat;
-                    here.dxhat_xhat += dxhat_xhat;
-                }
-                if (sums) sums[i] = here;
-            }
-            if (!dx) continue;
-            const double s = p.sample_weight ? p.sample_weight[r] : 1.0;
-            Shared shared = shared_of(p, found[i], constant ? nullptr : &here, rstd);
-            shared.through_mean *= s;
-            shared.through_var *= s;
-            if (fits && holds<A>(shared.through_mean) && holds<A>(shared.through_var)) {
-                loops<T, A>().row_backward(x + at, dy + at, dx + at, p.channels, one.hi, one.lo, one.rstd,
-                                           &narrow.weight[c], static_cast<A>(shared.through_mean),
-                                           static_cast<A>(shared.through_var));
-            } else {
-                loops<T, double>().row_backward(x + at, dy + at, dx + at, p.channels, found[i].mean, 0.0, rstd,
-                                                &wide.weight[c], shared.through_mean, shared.through_var);
-            }
-        }
-    });
-    if (given) return;
-    for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
-        for (std::int64_t c = 0; c < width; ++c) {
-            double one = static_cast<double>(parts[chunk * 2 * width + c]);
-            double two = static_cast<double>(parts[(chunk * 2 + 1) * width + c]);
-            if (!std::isfinite(one) || !std::isfinite(two)) {  // beyond float: this column once more in double
-                one = two = 0;
-                runs.walk(0, chunks[chunk].from, chunks[chunk].to, [&](std::int64_t start, std::int64_t n, std::int64_t) {
-                    for (std::int64_t at = start * width + c; at < (start + n) * width; at += width) {
-                        const Moments& m = found[at / p.channels];
-                        const double g = load<double>(dy[at]);
-                        one += g * ((load<double>(x[at]) - m.mean) * inverse_deviation(p, m));
-                        two += g;
+                        loops<T, A>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.hi[r], all.lo[r], all.factor[r],
+                                                   &narrow.weight[c + j], static_cast<A>(shared.through_mean),
+                                                   static_cast<A>(shared.through_var));
+                    } else {
+                        loops<T, double>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.mean[r], 0.0, all.rstd[r],
+                                                        affine.weight + c + j, shared.through_mean, shared.through_var);
                     }
                 });
             }
-            dweight[c] += one;
-            dbias[c] += two;
         }
-    }
+        dx.finish();
+    };
+    sweep_rows(p, runs, chunks, gap, group);
+    if (given) return;
+    // The chunks' parts, in order; a column whose float sum overflowed is summed once more in double.
+    const auto again = [&](const Chunk& chunk, std::int64_t c) {
+        Sums exact;
+        runs.walk(0, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t n, std::int64_t) {
+            for (std::int64_t at = start * width + c; at < (start + n) * width; at += width) {
+                const Moments& m = found[at / p.channels];
+                const double g = load<double>(dy[at]);
+                exact.dxhat_xhat += g * ((load<double>(x[at]) - m.mean) * inverse_deviation(p, m));
+                exact.dxhat += g;
+            }
+        });
+        return exact;
+    };
+    auto columns = [&](std::int64_t tile) {
+        const std::int64_t end = (tile + 1) * TILE < width ? (tile + 1) * TILE : width;
+        for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+            const A *one = &parts[chunk * 2 * width], *two = one + width;
+            for (std::int64_t c = tile * TILE; c < end; ++c) {
+                if (std::isfinite(one[c]) && std::isfinite(two[c])) {
+                    dweight[c] += static_cast<double>(one[c]);
+                    dbias[c] += static_cast<double>(two[c]);
+                } else {
+                    const Sums exact = again(chunks[chunk], c);
+                    dweight[c] += exact.dxhat_xhat;
+                    dbias[c] += exact.dxhat;
+                }
+            }
+        }
+    };
+    p.team->share((width + TILE - 1) / TILE, columns);
 }
 
 // ---- planes ----
 
-// stretch(from, to) for what is valid in a plane, fill for what is not. Offsets are inside the plane.
-template <class T, class Stretch>
-void sweep_plane(const Problem& p, const Runs& runs, std::int64_t q, T* to, const T* from, Stretch stretch) {
+// stretch(start, length) for what is valid in a plane, gap(begin, end) for what is not. Offsets are inside the plane.
+template <class Stretch, class Gap>
+void sweep_plane(const Problem& p, const Runs& runs, std::int64_t q, Stretch stretch, Gap gap) {
     const std::int64_t base = q * p.extent;
     std::int64_t end = 0;
     for (std::int64_t i = runs.first[q]; i < runs.first[q + 1]; ++i) {
         const std::int64_t start = runs.runs[i].start - base;
-        if (to) fill_gap(to, from, end, start - end, 1, 0, 1);
+        gap(end, start);
         stretch(start, runs.runs[i].length);
         end = start + runs.runs[i].length;
     }
-    if (to) fill_gap(to, from, end, p.positions - end, 1, 0, 1);
+    gap(end, p.positions);
 }
 
 template <class T, class A>
-void forward_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t k, const T* x, T* y,
+void forward_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t k, const T* x, const Output<T>& y,
                    const Moments& found, const Affine& affine) {
     const double rstd = inverse_deviation(p, found);
     for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
-        const std::int64_t at = (q * p.width() + c) * p.positions;
-        const double scale = rstd * affine.scale(c), bias = affine.shift(c);
+        const std::int64_t plane = (q * p.width() + c) * p.positions;
+        const double scale = rstd * affine.weight[c], bias = affine.bias[c];
         const Fixed<A> one(found.mean, scale);
         const bool fits = one.fits && holds<A>(bias);
-        sweep_plane(p, runs, q, y + at, p.keep_padding ? x + at : nullptr, [&](std::int64_t start, std::int64_t n) {
-            const T* from = x + at + start;
-            T* to = y + at + start;
-            if (fits) loops<T, A>().forward(from, to, n, one.hi, one.lo, one.rstd, static_cast<A>(bias));
-            else loops<T, double>().forward(from, to, n, found.mean, 0.0, scale, bias);
+        const auto stretch = [&](std::int64_t start, std::int64_t length) {
+            const T* from = x + plane + start;
+            y.put(plane + start, length, [&](T* to, std::int64_t i, std::int64_t n) {
+                if (fits) loops<T, A>().forward(from + i, to, n, one.hi, one.lo, one.rstd, static_cast<A>(bias));
+                else loops<T, double>().forward(from + i, to, n, found.mean, 0.0, scale, bias);
+            });
+        };
+        sweep_plane(p, runs, q, stretch, [&](std::int64_t begin, std::int64_t end) {
+            y.fill(p.keep_padding ? x : nullptr, plane + begin, end - begin);
         });
     }
+    y.finish();
 }
 
 template <class T, class A>
-void forward_planes(const Problem& p, const Runs& runs, const T* x, T* y, Moments* found, bool given,
+void forward_planes(const Problem& p, const Runs& runs, const T* x, const Output<T>& y, Moments* found, bool given,
                     const Affine& affine) {
     const bool together = p.reduced == 1;  // each group is a statistic of its own: measure it and write it at once
     if (!given && !together) measure_planes<T, A>(p, runs, x, found);
-    auto item = [&](std::int64_t index) {
+    auto item = [&](std::int64_t turn) {  // from the last: see sweep_columns
+        const std::int64_t index = p.sequences * p.kept - 1 - turn;
         const std::int64_t q = index / p.kept, k = index % p.kept, i = q / p.reduced * p.kept + k;
         if (!given && together) found[i] = measure_group<T, A>(p, runs, q, k, x);
         forward_group<T, A>(p, runs, q, k, x, y, found[i], affine);
     };
-    parallel(p.sequences * p.kept, p.sequences * p.width() * p.positions, item);
+    p.team->share(p.sequences * p.kept, item);
 }
 
 // parts: (channels of the group) times (sum of dy, sum of dy * xhat).
@@ -456,7 +509,7 @@ void sums_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t
     for (std::int64_t c = 0; c < p.channels; ++c) {
         const std::int64_t at = (q * p.width() + k * p.channels + c) * p.positions;
         double plain = 0, product = 0;
-        sweep_plane<T>(p, runs, q, nullptr, nullptr, [&](std::int64_t start, std::int64_t length) {
+        const auto stretch = [&](std::int64_t start, std::int64_t length) {
             for (std::int64_t j = 0; j < length; j += BLOCK) {
                 const std::int64_t n = length - j < BLOCK ? length - j : BLOCK;
                 const T *xs = x + at + start + j, *dys = dy + at + start + j;
@@ -467,40 +520,48 @@ void sums_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t
                 plain += here;
                 product += here_product;
             }
-        });
+        };
+        sweep_plane(p, runs, q, stretch, [](std::int64_t, std::int64_t) {});
         parts[2 * c] = plain;
         parts[2 * c + 1] = product;
     }
 }
 
 template <class T, class A>
-void backward_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t k, const T* x, const T* dy, T* dx,
-                    const Moments& found, const Affine& affine, const Sums* sums) {
+void backward_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t k, const T* x, const T* dy,
+                    const Output<T>& dx, const Moments& found, const Affine& affine, const Sums* sums) {
     const double rstd = inverse_deviation(p, found);
     const Shared shared = shared_of(p, found, sums, rstd);
     for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
-        const std::int64_t at = (q * p.width() + c) * p.positions;
-        const double scale = rstd * affine.scale(c);
+        const std::int64_t plane = (q * p.width() + c) * p.positions;
+        const double scale = rstd * affine.weight[c];
         const Fixed<A> one(found.mean, scale);
         const bool fits = one.fits && holds<A>(shared.through_mean) && holds<A>(shared.through_var) && !p.sample_weight;
-        sweep_plane(p, runs, q, dx + at, p.keep_padding ? dy + at : nullptr, [&](std::int64_t start, std::int64_t n) {
-            const T *xs = x + at + start, *dys = dy + at + start;
+        const auto stretch = [&](std::int64_t start, std::int64_t length) {
+            const T *xs = x + plane + start, *dys = dy + plane + start;
             const double* s = p.sample_weight ? p.sample_weight + q * p.extent + start : nullptr;
-            if (fits) {
-                loops<T, A>().backward(xs, dys, dx + at + start, n, one.hi, one.lo, one.rstd,
-                                       static_cast<A>(shared.through_mean), static_cast<A>(shared.through_var), nullptr);
-            } else {
-                loops<T, double>().backward(xs, dys, dx + at + start, n, found.mean, 0.0, scale, shared.through_mean,
-                                            shared.through_var, s);
-            }
+            dx.put(plane + start, length, [&](T* to, std::int64_t i, std::int64_t n) {
+                if (fits) {
+                    loops<T, A>().backward(xs + i, dys + i, to, n, one.hi, one.lo, one.rstd,
+                                           static_cast<A>(shared.through_mean), static_cast<A>(shared.through_var), nullptr);
+                } else {
+                    loops<T, double>().backward(xs + i, dys + i, to, n, found.mean, 0.0, scale, shared.through_mean,
+                                                shared.through_var, s ? s + i : nullptr);
+                }
+            });
+        };
+        sweep_plane(p, runs, q, stretch, [&](std::int64_t begin, std::int64_t end) {
+            dx.fill(p.keep_padding ? dy : nullptr, plane + begin, end - begin);
         });
     }
+    dx.finish();
 }
 
 template <class T, class A>
-void backward_planes(const Problem& p, const Runs& runs, const T* x, const T* dy, T* dx, const Moments* found,
-                     const Affine& affine, const Sums* given, bool constant, Sums* sums, double* dweight, double* dbias) {
-    const std::int64_t width = p.width(), items = p.sequences * p.kept, elements = p.sequences * width * p.positions;
+void backward_planes(const Problem& p, const Runs& runs, const T* x, const T* dy, const Output<T>& dx,
+                     const Moments* found, const Affine& affine, const Sums* given, bool constant, Sums* sums,
+                     double* dweight, double* dbias) {
+    const std::int64_t items = p.sequences * p.kept;
     const bool together = p.reduced == 1;
     std::vector<Sums> own(sums || given ? 0 : p.statistics());
     if (!sums) sums = own.data();
@@ -515,7 +576,7 @@ void backward_planes(const Problem& p, const Runs& runs, const T* x, const T* dy
         const auto add = [&](std::int64_t index) {
             for (std::int64_t c = 0; c < p.channels; ++c) {
                 const double* part = &parts[(index * p.channels + c) * 2];
-                const double scale = affine.scale(index % p.kept * p.channels + c);
+                const double scale = affine.weight[index % p.kept * p.channels + c];
                 sums[statistic(index)].dxhat += scale * part[0];
                 sums[statistic(index)].dxhat_xhat += scale * part[1];
             }
@@ -526,7 +587,7 @@ void backward_planes(const Problem& p, const Runs& runs, const T* x, const T* dy
             if (together) add(index);
             if (together && dx) write(index, sums);
         };
-        parallel(items, elements, item);
+        p.team->share(items, item);
         for (std::int64_t index = 0; index < items; ++index) {
             if (!together) add(index);
             for (std::int64_t c = 0; c < p.channels; ++c) {
@@ -536,15 +597,16 @@ void backward_planes(const Problem& p, const Runs& runs, const T* x, const T* dy
         }
         if (together || !dx) return;
     }
-    auto item = [&](std::int64_t index) { write(index, given ? given : sums); };
-    parallel(items, elements, item);
+    auto item = [&](std::int64_t turn) { write(items - 1 - turn, given ? given : sums); };
+    p.team->share(items, item);
 }
 
 // ---- the verbs ----
 
 // found (statistics): measured here, or given.
 template <class T>
-void forward(const Problem& p, const Runs& runs, const T* x, T* y, Moments* found, bool given, const Affine& affine) {
+void forward(const Problem& p, const Runs& runs, const T* x, T* to, Moments* found, bool given, const Affine& affine) {
+    const Output<T> y(to, p.elements());
     using A = typename Computed<T>::type;
     if (p.layout == Layout::rows) return forward_rows<T, A>(p, runs, x, y, found, given, affine);
     if (p.layout == Layout::planes) return forward_planes<T, A>(p, runs, x, y, found, given, affine);
@@ -554,11 +616,12 @@ void forward(const Problem& p, const Runs& runs, const T* x, T* y, Moments* foun
     forward_columns<T, A>(p, runs, x, y, found, rstd.data(), affine);
 }
 
-// dx null: only the sums. given: the sums of a whole that x is a part of; only dx is written. Otherwise sums (statistics),
+// to null: only the sums. given: the sums of a whole that x is a part of; only dx is written. Otherwise sums (statistics),
 // dweight and dbias (W), all 0 before, are written, and dx. constant: the moments do not depend on x.
 template <class T>
-void backward(const Problem& p, const Runs& runs, const T* x, const T* dy, T* dx, const Moments* found,
+void backward(const Problem& p, const Runs& runs, const T* x, const T* dy, T* to, const Moments* found,
               const Affine& affine, const Sums* given, bool constant, Sums* sums, double* dweight, double* dbias) {
+    const Output<T> dx(to, p.elements());
     using A = typename Computed<T>::type;
     if (p.layout == Layout::rows)
         return backward_rows<T, A>(p, runs, x, dy, dx, found, affine, given, constant, sums, dweight, dbias);

@@ -1,8 +1,8 @@
 #include "threads.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
-#include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -11,19 +11,50 @@
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #endif
+#if defined(TRUENORM_X86)
+#include <emmintrin.h>
+#endif
 
 namespace truenorm {
 namespace {
 
+// A sleeping thread takes about 50 us to wake, in which one that is awake does about this many elements.
+constexpr std::int64_t WORTH_WAKING = 1 << 16;
+// For the next part of a call, or a call that follows at once, a thread waits awake, for no longer than it takes to wake.
+// Meanwhile it yields its processor to whoever wants it.
+constexpr std::chrono::microseconds PATIENCE{50};
+
+inline void pause() {
+#if defined(TRUENORM_X86)
+    _mm_pause();
+#endif
+}
+
+// Waits awake until ready(), or until patience ends.
+template <class Ready>
+bool soon(Ready ready) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int turn = 0;; ++turn) {
+        if (ready()) return true;
+        pause();
+        if (turn % 16 != 15) continue;
+        std::this_thread::yield();
+        if (std::chrono::steady_clock::now() - begin > PATIENCE) return false;
+    }
+}
+
+}  // namespace
+
+using Item = void (*)(void* context, std::int64_t index);
+
 struct Pool {
-    std::mutex caller;  // held by whoever uses the pool
-    std::mutex mutex;   // guards what follows
+    std::mutex caller;  // held by the team that uses the pool
+    std::mutex mutex;   // guards what follows; what is read without it is atomic
     std::condition_variable work, done;
     std::vector<std::thread> workers;
-    std::uint64_t round = 0;  // one for each call of run_items
-    int wanted = 0;           // workers that may still join this round
-    int active = 0;           // workers that have joined and not finished
-    bool stopping = false;
+    std::atomic<int> helpers{0};          // workers that the present call wants
+    std::atomic<std::uint64_t> event{0};  // counts: a call begins, or has items
+    std::atomic<int> active{0};           // workers at the present items
     Item item = nullptr;
     void* context = nullptr;
     std::int64_t count = 0;
@@ -37,83 +68,95 @@ struct Pool {
         }
     }
 
-    void serve(int number) {
+    void help() {
+        {
+            std::unique_lock<std::mutex> lock(mutex);
+            if (next.load(std::memory_order_relaxed) >= count) return;  // nothing to do, or no more
+            active.fetch_add(1);
+        }
+        take_items();
         std::unique_lock<std::mutex> lock(mutex);
+        if (active.fetch_sub(1) == 1) done.notify_one();
+    }
+
+    void serve(int number) {
         std::uint64_t seen = 0;
+        const auto called = [&] { return number < helpers.load() && event.load() != seen; };
         for (;;) {
-            work.wait(lock, [&] { return stopping || (round != seen && number < wanted); });
-            if (stopping) return;
-            seen = round;
-            ++active;
-            lock.unlock();
-            take_items();
-            lock.lock();
-            if (--active == 0) done.notify_one();
+            {
+                std::unique_lock<std::mutex> lock(mutex);
+                work.wait(lock, called);
+            }
+            do {
+                seen = event.load();
+                help();
+            } while (soon(called));
         }
     }
 
-    void grow(int size) {
-        while (static_cast<int>(workers.size()) < size) {
-            const int number = static_cast<int>(workers.size());
-            workers.emplace_back([this, number] { serve(number); });
-        }
-    }
-
-    void run(int helpers, std::int64_t count_, Item item_, void* context_) {
+    // Wakes as many workers as there are to be had.
+    void begin(int wanted) {
         {
             std::unique_lock<std::mutex> lock(mutex);
             try {
-                grow(helpers);
-            } catch (const std::system_error&) {  // no more threads to be had: those that there are will do
+                while (static_cast<int>(workers.size()) < wanted) {
+                    const int number = static_cast<int>(workers.size());
+                    workers.emplace_back([this, number] { serve(number); });
+                }
+            } catch (const std::system_error&) {  // no more threads: those that there are will do
             } catch (const std::bad_alloc&) {
             }
+            helpers.store(wanted);
+            event.fetch_add(1);
+        }
+        work.notify_all();
+    }
+
+    void run(std::int64_t count_, Item item_, void* context_) {
+        {
+            std::unique_lock<std::mutex> lock(mutex);
             item = item_;
             context = context_;
             count = count_;
-            next.store(0, std::memory_order_relaxed);
-            wanted = helpers;
-            ++round;
+            next.store(0);
+            event.fetch_add(1);
         }
-        work.notify_all();
+        work.notify_all();  // who lost patience
         take_items();
-        std::unique_lock<std::mutex> lock(mutex);
-        wanted = 0;  // all items are taken: who has not woken up yet is not waited for
-        done.wait(lock, [&] { return active == 0; });
-    }
-
-    ~Pool() {
-        {
-            std::unique_lock<std::mutex> lock(mutex);
-            stopping = true;
+        if (soon([&] { return active.load() == 0; })) {
+            std::unique_lock<std::mutex> lock(mutex);  // who joined before this has also left
+            if (active.load() == 0) return;
         }
-        work.notify_all();
-        for (std::thread& worker : workers) worker.join();
+        std::unique_lock<std::mutex> lock(mutex);
+        done.wait(lock, [&] { return active.load() == 0; });
     }
 };
 
+namespace {
+
 // Never destroyed: at exit, threads may still run while statics are gone.
-std::atomic<Pool*> pool{nullptr};
+std::atomic<Pool*> pool_of_all{nullptr};
 std::atomic<int> threads{0};
 std::mutex creation;
 
 // A forked child has none of its parent's threads, and its locks may be held by them: it starts anew.
 void forget_in_child() {
-    pool.store(nullptr, std::memory_order_release);
+    pool_of_all.store(nullptr, std::memory_order_release);
     new (&creation) std::mutex;
 }
 
 Pool* the_pool() {
-    Pool* found = pool.load(std::memory_order_acquire);
+    Pool* found = pool_of_all.load(std::memory_order_acquire);
     if (found) return found;
     std::unique_lock<std::mutex> lock(creation);
-    found = pool.load(std::memory_order_acquire);
+    found = pool_of_all.load(std::memory_order_acquire);
     if (!found) {
 #if defined(__unix__) || defined(__APPLE__)
         static const int registered = pthread_atfork(nullptr, nullptr, forget_in_child);
         (void)registered;
 #endif
         found = new Pool;
-        pool.store(found, std::memory_order_release);
+        pool_of_all.store(found, std::memory_order_release);
     }
     return found;
 }
@@ -129,18 +172,16 @@ int get_threads() {
     return cores ? static_cast<int>(cores) : 1;
 }
 
-void run_items(std::int64_t count, Item item, void* context) {
-    std::int64_t helpers = get_threads() - 1;
-    if (helpers > count - 1) helpers = count - 1;
-    if (helpers > 0) {
-        Pool* shared = the_pool();
-        std::unique_lock<std::mutex> caller(shared->caller, std::try_to_lock);
-        if (caller.owns_lock()) {
-            shared->run(static_cast<int>(helpers), count, item, context);
-            return;
-        }
-    }
-    for (std::int64_t i = 0; i < count; ++i) item(context, i);
+Team::Team(std::int64_t elements) {
+    const int helpers = get_threads() - 1;
+    if (helpers < 1 || elements < WORTH_WAKING) return;
+    Pool* shared = the_pool();
+    turn = std::unique_lock<std::mutex>(shared->caller, std::try_to_lock);
+    if (!turn.owns_lock()) return;
+    pool = shared;
+    pool->begin(helpers);
 }
+
+void Team::run(std::int64_t count, Item item, void* context) { pool->run(count, item, context); }
 
 }  // namespace truenorm

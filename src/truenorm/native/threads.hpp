@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 
 namespace truenorm {
 
@@ -10,21 +11,29 @@ namespace truenorm {
 void set_threads(int count);
 int get_threads();
 
-using Item = void (*)(void* context, std::int64_t index);
+struct Pool;
 
-// item(context, 0 .. count - 1), by the caller and the pool. Waits for all of them. Items must not throw.
-// Where the pool is busy with another caller's work, the caller does all of its own.
-void run_items(std::int64_t count, Item item, void* context);
+// The threads of one call. They wake when it begins, and stay awake from one part of its work to the next. Where there is
+// little to do, or the pool is busy with another caller's work, the caller does all of its own.
+class Team {
+public:
+    explicit Team(std::int64_t elements);
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
 
-// The same for a function object. `elements` is how much there is to do: little is done by the caller alone.
-template <class Body>
-void parallel(std::int64_t count, std::int64_t elements, Body& body) {
-    constexpr std::int64_t worth_waking = 1 << 15;  // a thread wakes in about 10 us, in which one does about this much
-    if (elements < worth_waking) {
+    // body(0 .. count - 1), by all. Waits for all of them. A body must not throw.
+    template <class Body>
+    void share(std::int64_t count, Body& body) {
+        if (pool && count > 1) return run(count, [](void* context, std::int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
         for (std::int64_t i = 0; i < count; ++i) body(i);
-        return;
     }
-    run_items(count, [](void* context, std::int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
-}
+
+private:
+    using Item = void (*)(void* context, std::int64_t index);
+    void run(std::int64_t count, Item item, void* context);
+
+    Pool* pool = nullptr;
+    std::unique_lock<std::mutex> turn;
+};
 
 }  // namespace truenorm

@@ -1,0 +1,91 @@
+// Outputs that do not fit the caches are written past them: an ordinary store first reads the line that it is about to
+// overwrite, and pushes out inputs that are needed again.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(TRUENORM_X86)
+#include <emmintrin.h>
+#endif
+
+namespace truenorm {
+
+constexpr std::int64_t STREAMED_BYTES = std::int64_t{1} << 24;  // outputs of this size and more
+constexpr std::int64_t PIECE = 1024;                            // elements that are gathered before they are streamed
+
+constexpr std::size_t LINE = 64;
+
+// from: null writes zeros.
+inline void write_plainly(char* to, const char* from, std::size_t bytes) {
+    if (from) std::memcpy(to, from, bytes);
+    else std::memset(to, 0, bytes);
+}
+
+// bytes / LINE whole lines from an address that is a multiple of LINE on.
+inline void write_lines(char* to, const char* from, std::size_t bytes) {
+#if defined(TRUENORM_X86)
+    for (std::size_t i = 0; i < bytes; i += 16) {
+        const __m128i value = from ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)) : _mm_setzero_si128();
+        _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), value);
+    }
+#else
+    write_plainly(to, from, bytes);
+#endif
+}
+
+// Past the caches where whole lines are written: a part of a line would be slower than a store.
+inline void write_past_caches(char* to, const char* from, std::size_t bytes) {
+    const std::size_t head = (LINE - reinterpret_cast<std::uintptr_t>(to) % LINE) % LINE;
+    if (bytes <= head) return write_plainly(to, from, bytes);
+    const std::size_t lines = (bytes - head) / LINE * LINE, tail = bytes - head - lines;
+    write_plainly(to, from, head);
+    write_lines(to + head, from ? from + head : nullptr, lines);
+    write_plainly(to + head + lines, from ? from + head + lines : nullptr, tail);
+}
+
+// Where a kernel writes: y or dx. Null: nothing is written.
+template <class T>
+class Output {
+public:
+    Output(T* base, std::int64_t elements)
+        : base(base), streamed(elements * static_cast<std::int64_t>(sizeof(T)) >= STREAMED_BYTES) {}
+
+    explicit operator bool() const { return base != nullptr; }
+
+    // write(to, i, count) is to write elements i to i + count of the n that start at `at`.
+    template <class Write>
+    void put(std::int64_t at, std::int64_t n, Write write) const {
+        if (!streamed) return write(base + at, std::int64_t{0}, n);
+        T piece[PIECE];
+        for (std::int64_t i = 0; i < n; i += PIECE) {
+            const std::int64_t count = n - i < PIECE ? n - i : PIECE;
+            write(piece, i, count);
+            write_past_caches(reinterpret_cast<char*>(base + at + i), reinterpret_cast<const char*>(piece),
+                              static_cast<std::size_t>(count) * sizeof(T));
+        }
+    }
+
+    // What is not valid: 0, or what `from` holds.
+    void fill(const T* from, std::int64_t at, std::int64_t n) const {
+        if (n <= 0) return;
+        const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
+        char* to = reinterpret_cast<char*>(base + at);
+        const char* values = from ? reinterpret_cast<const char*>(from + at) : nullptr;
+        if (streamed) write_past_caches(to, values, bytes);
+        else write_plainly(to, values, bytes);
+    }
+
+    // What was streamed is seen by other threads after this.
+    void finish() const {
+#if defined(TRUENORM_X86)
+        if (streamed) _mm_sfence();
+#endif
+    }
+
+private:
+    T* base;
+    bool streamed;
+};
+
+}  // namespace truenorm
