@@ -420,6 +420,11 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         lambda: tn.forward(X, tn.batch(), moments=tn.measure(X, tn.layer())),
         "moments: the shape (3,) for this x, got (2, 4).",
     ),
+    (
+        lambda: tn.forward(X, tn.rms(), moments=tn.Moments(3, np.full((2, 4), 0.5), np.ones((2, 4)))),
+        "moments: a mean of 0 for a normalization that subtracts none, got 0.5 as the first. "
+        "Measure them with the same norm.",
+    ),
     (lambda: tn.forward(X, tn.batch(), weight=np.ones(4)), "weight: the shape (3,) for this x, got (4,)."),
     (lambda: tn.forward(X, tn.batch(), bias=1.0), "bias: the shape (3,) for this x, got ()."),
     (

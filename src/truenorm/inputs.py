@@ -13,9 +13,10 @@ from truenorm.selection import Floats, Selection, float_dtype
 from truenorm.spec import Norm
 
 Padding = Literal["zero", "keep"]
+PADDINGS: tuple[Padding, ...] = get_args(Padding)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)  # frozen would cost a microsecond a call
 class Inputs:
     """The arguments of `forward`, checked."""
 
@@ -27,12 +28,21 @@ class Inputs:
     padding: Padding
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Normalized(Inputs):
     """What `forward` returns: `y`, the `moments` it used, and what `backward` needs to know."""
 
     y: NDArray[Any]
     moments: Moments
+
+    @classmethod
+    def of(cls, inputs: Inputs, y: NDArray[Any], moments: Moments) -> Normalized:
+        """What became of these inputs. They are checked, so nothing is looked at again: calls on small arrays add up."""
+        out = object.__new__(cls)
+        values = out.__dict__
+        values.update(inputs.__dict__)
+        values["y"], values["moments"] = y, moments
+        return out
 
     def __repr__(self) -> str:
         return f"Normalized(y={self.y!r}, moments={self.moments!r})"
@@ -69,10 +79,15 @@ def check_inputs(
     padding: Padding = "zero",
 ) -> Inputs:
     """The rest of `forward`'s arguments, checked against the selection."""
-    if padding not in get_args(Padding):
-        raise ValueError(f"padding: {' or '.join(map(repr, get_args(Padding)))}, got {padding!r}.")
+    if padding not in PADDINGS:
+        raise ValueError(f"padding: {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
     if moments is not None and moments.shape != selection.view.statistics:
         raise ValueError(f"moments: the shape {selection.view.statistics} for this x, got {moments.shape}.")
+    if moments is not None and not norm.center and moments.mean.any():
+        raise ValueError(
+            f"moments: a mean of 0 for a normalization that subtracts none, got {moments.mean.flat[0]:g} as the first. "
+            "Measure them with the same norm."
+        )
     return Inputs(
         norm=norm,
         selection=selection,
@@ -87,7 +102,8 @@ def _parameter(selection: Selection, values: ArrayLike | None, name: str) -> NDA
     if values is None:
         return None
     array, shape = np.asarray(values), selection.view.weight_shape
-    array = array.astype(float_dtype(array, name), copy=False)
+    if (dtype := float_dtype(array, name)) is not array.dtype:
+        array = array.astype(dtype)
     if shape is None:
         raise ValueError(f"{name}: the pattern has no axis c to put it on, got shape {array.shape}. Pass affine=.")
     if array.shape != shape:

@@ -30,6 +30,7 @@ Layout = Literal["columns", "rows", "planes"]
 # What a call passes on: lengths, starts, valid, sample_weight. Each None, or flat and contiguous.
 Ragged = tuple[Array | None, Array | None, Array | None, Array | None]
 EVERYTHING: Ragged = (None, None, None, None)
+_FLOATS = tuple(np.dtype(char) for char in "efd")  # what kernels read and write
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +57,17 @@ class Kernel:
         """An array of x's shape as the kernels want it: contiguous, in the order of the runs, in this dtype."""
         if self.view.transposed:
             values = values.reshape(self.view.split).transpose(self.view.order)
+        if values.dtype is self.dtype and values.flags.carray:
+            return values
         return _aligned(np.ascontiguousarray(values, self.dtype))
 
     def unfold(self, values: Array, selection: Selection) -> Array:
         """Back to x's shape and dtype (which may be of another byte order)."""
         if self.view.transposed:
             values = values.reshape([self.view.split[i] for i in self.view.order]).transpose(self._back)
-        return values.reshape(selection.source.shape).astype(selection.dtype, copy=False)
+        if values.shape != selection.source.shape:
+            values = values.reshape(selection.source.shape)
+        return values if values.dtype is selection.dtype else values.astype(selection.dtype, copy=False)
 
     @cached_property
     def _back(self) -> tuple[int, ...]:
@@ -83,21 +88,15 @@ class Kernel:
 
     def table(self, moments: Moments) -> Array:
         """(statistics, 3): count, mean and m2 of each, in the order of the runs."""
-        if isinstance(moments, _Measured) and not self.view.transposed and not moments.transposed:
+        if isinstance(moments, _Measured) and not self.view.transposed and not moments.kernel.view.transposed:
             return moments.table  # both in the pattern's own order
         parts = (moments.count, moments.mean, moments.m2)
         split = self.view.statistics_split
         return np.stack([self.fold_part(np.asarray(one, np.float64), split) for one in parts], axis=-1)
 
-    def moments(self, table: Array, selection: Selection) -> Moments:
-        """What a kernel measured."""
-        shape, split = self.view.statistics, self.view.statistics_split
-        mean, m2 = (self.unfold_part(table[:, i], split).reshape(shape) for i in (1, 2))
-        if selection.whole:
-            return _Measured(self.full_count, mean, m2, table, self.view.transposed)
-        count = self.unfold_part(table[:, 0], split).reshape(shape)
-        count = count if selection.times is not None else count.astype(np.int64)
-        return _Measured(count, mean, m2, table, self.view.transposed)
+    def part(self, table: Array, i: int) -> Array:
+        """Column i of a table of statistics, as the pattern has them."""
+        return self.unfold_part(table[:, i], self.view.statistics_split).reshape(self.view.statistics)
 
     @cached_property
     def full_count(self) -> Array:
@@ -110,16 +109,26 @@ class Kernel:
     def parameter(self, values: Array | None) -> Array | None:
         if values is None:
             return None
-        if values.dtype.char not in "efd" or not values.dtype.isnative:
+        if values.dtype not in _FLOATS:
             values = values.astype(np.float64)
-        if self.view.transposed or not (values.flags.c_contiguous and values.flags.aligned):
+        if self.view.transposed or not values.flags.carray:
             values = self.fold_part(values, self.view.weight_split)
         return values
 
-    def gradient(self, values: Array, like: Array | None) -> Array | None:
+    def gradient(self, like: Array | None, dtype: Any = None) -> Array | None:
+        """Where a kernel writes the gradient of a parameter: in this dtype, or in the parameter's."""
         if like is None:
             return None
-        return self.unfold_part(values, self.view.weight_split).reshape(like.shape).astype(like.dtype)
+        dtype = like.dtype if dtype is None else dtype
+        return np.empty(self.width, dtype if dtype in _FLOATS else np.float64)
+
+    def unfold_gradient(self, values: Array | None, like: Array | None) -> Array | None:
+        """What it wrote, as the parameter has it."""
+        if values is None or like is None:
+            return None
+        if self.view.transposed or values.shape != like.shape:
+            values = self.unfold_part(values, self.view.weight_split).reshape(like.shape)
+        return values if values.dtype is like.dtype else values.astype(like.dtype, copy=False)
 
     def ragged(self, selection: Selection) -> Ragged:
         """Which elements are real, as the kernels take it."""
@@ -163,16 +172,30 @@ def _aligned(values: Array) -> Array:
 
 
 class _Measured(Moments):
-    """Moments that a kernel measured, with the table they came in."""
+    """Moments that a kernel measured: a table, out of which count, mean and m2 are made when they are asked for."""
 
+    kernel: Kernel
     table: Array
-    transposed: bool  # whether the table is in the order of the runs, and not in that of the pattern
+    selection: Selection
 
-    def __init__(self, count: Array, mean: Array, m2: Array, table: Array, transposed: bool) -> None:
-        # They need no checks.
-        vars(self).update(count=count, mean=mean, m2=m2, table=table, transposed=transposed)
+    def __init__(self, kernel: Kernel, table: Array, selection: Selection) -> None:
+        vars(self).update(kernel=kernel, table=table, selection=selection)  # they need no checks
 
-    __reduce__ = None  # type: ignore[assignment]
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("count", "mean", "m2"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value: Array = self._count() if name == "count" else self.kernel.part(self.table, 1 if name == "mean" else 2)
+        vars(self)[name] = value
+        return value
+
+    def _count(self) -> Array:
+        if self.selection.whole:
+            return self.kernel.full_count
+        count = self.kernel.part(self.table, 0)
+        return count if self.selection.times is not None else count.astype(np.int64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Moments, (self.count, self.mean, self.m2)
 
 
 set_threads = _native.set_threads
@@ -234,7 +257,7 @@ def measure_selection(kernel: Kernel, selection: Selection) -> Moments:
     """The twin of `moments.measure_selection`."""
     table = np.empty((kernel.statistics, 3))
     kernel.plan.measure(kernel.fold(selection.source), table, *kernel.ragged(selection))
-    return kernel.moments(table, selection)
+    return _Measured(kernel, table, selection)
 
 
 def forward_inputs(kernel: Kernel, inputs: Inputs) -> Normalized:
@@ -254,24 +277,21 @@ def forward_inputs(kernel: Kernel, inputs: Inputs) -> Normalized:
         inputs.padding == "keep",
         given,
     )
-    moments = kernel.moments(table, selection) if inputs.given is None else inputs.given
-    return Normalized(**vars(inputs), y=kernel.unfold(y, selection), moments=moments)
+    moments = _Measured(kernel, table, selection) if inputs.given is None else inputs.given
+    return Normalized.of(inputs, kernel.unfold(y, selection), moments)
 
 
 def backward_sums(kernel: Kernel, dy: ArrayLike, out: Normalized) -> BackwardSums:
     """The twin of `reference.backward_sums`."""
-    _, table, dweight, dbias = _backward(kernel, dy, out, None, write=False)
-    return kernel_sums(kernel, table, dweight, dbias, out)
-
-
-def kernel_sums(kernel: Kernel, table: Array, dweight: Array, dbias: Array, out: Normalized) -> BackwardSums:
-    split, shape = kernel.view.statistics_split, kernel.view.statistics
-    weights = kernel.view.weight_split, kernel.view.weight_shape or ()
+    table, shape = np.empty((kernel.statistics, 2)), kernel.view.weight_shape or ()
+    dweight, dbias = (kernel.gradient(one, np.dtype(np.float64)) for one in (out.weight, out.bias))
+    _backward(kernel, dy, out, None, table, dweight, dbias, given=False)
+    split = kernel.view.weight_split
     return BackwardSums(
-        dxhat=kernel.unfold_part(table[:, 0], split).reshape(shape),
-        dxhat_xhat=kernel.unfold_part(table[:, 1], split).reshape(shape),
-        dweight=None if out.weight is None else kernel.unfold_part(dweight, weights[0]).reshape(weights[1]),
-        dbias=None if out.bias is None else kernel.unfold_part(dbias, weights[0]).reshape(weights[1]),
+        dxhat=kernel.part(table, 0),
+        dxhat_xhat=kernel.part(table, 1),
+        dweight=None if dweight is None else kernel.unfold_part(dweight, split).reshape(shape),
+        dbias=None if dbias is None else kernel.unfold_part(dbias, split).reshape(shape),
     )
 
 
@@ -279,41 +299,45 @@ def backward(
     kernel: Kernel, dy: ArrayLike, out: Normalized, sums: BackwardSums | None
 ) -> tuple[Array, Array | None, Array | None]:
     """The twin of `reference.backward`."""
-    dx, _, dweight, dbias = _backward(kernel, dy, out, sums, write=True)
-    assert dx is not None
-    if sums is None:
-        return dx, kernel.gradient(dweight, out.weight), kernel.gradient(dbias, out.bias)
-    return (
-        dx,
-        None if out.weight is None or sums.dweight is None else sums.dweight.astype(out.weight.dtype),
-        None if out.bias is None or sums.dbias is None else sums.dbias.astype(out.bias.dtype),
-    )
-
-
-def _backward(
-    kernel: Kernel, dy: ArrayLike, out: Normalized, sums: BackwardSums | None, *, write: bool
-) -> tuple[Array | None, Array, Array, Array]:
-    selection = out.selection
-    x, dy = kernel.fold(selection.source), kernel.fold(selection.same_shape(dy, "dy"))
-    dx = np.empty_like(x) if write else None
-    dweight, dbias = np.empty((2, kernel.width))
+    selection, weight, bias = out.selection, out.weight, out.bias
+    dx = np.empty(selection.source.shape, kernel.dtype)
     if sums is None:
         table = np.empty((kernel.statistics, 2))
+        dweight, dbias = kernel.gradient(weight), kernel.gradient(bias)
+        _backward(kernel, dy, out, dx, table, dweight, dbias, given=False)
+        dweight, dbias = kernel.unfold_gradient(dweight, weight), kernel.unfold_gradient(dbias, bias)
     else:
         split = kernel.view.statistics_split
         table = np.stack([kernel.fold_part(one, split) for one in (sums.dxhat, sums.dxhat_xhat)], axis=-1)
+        _backward(kernel, dy, out, dx, table, None, None, given=True)
+        dweight = None if weight is None or sums.dweight is None else sums.dweight.astype(weight.dtype)
+        dbias = None if bias is None or sums.dbias is None else sums.dbias.astype(bias.dtype)
+    return kernel.unfold(dx, selection), dweight, dbias
+
+
+def _backward(
+    kernel: Kernel,
+    dy: ArrayLike,
+    out: Normalized,
+    dx: Array | None,
+    sums: Array,
+    dweight: Array | None,
+    dbias: Array | None,
+    *,
+    given: bool,
+) -> None:
+    selection = out.selection
     kernel.plan.backward(
-        x,
-        dy,
+        kernel.fold(selection.source),
+        kernel.fold(selection.same_shape(dy, "dy")),
         dx,
         kernel.table(out.moments),
         kernel.parameter(out.weight),
-        table,
+        sums,
         dweight,
         dbias,
         *kernel.ragged(selection),
         out.padding == "keep",
-        sums is not None,
-        out.given is not None and sums is None,
+        given,
+        out.given is not None and not given,
     )
-    return None if dx is None else kernel.unfold(dx, selection), table, dweight, dbias

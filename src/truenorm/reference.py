@@ -81,7 +81,7 @@ def forward_inputs(inputs: Inputs) -> Normalized:
     if inputs.bias is not None:
         y = y + inputs.bias.reshape(view.weight_split)
     y = selection.restore(y, keep=selection.source if inputs.padding == "keep" else None)
-    return Normalized(**vars(inputs), y=y, moments=moments)
+    return Normalized.of(inputs, y, moments)
 
 
 @quietly

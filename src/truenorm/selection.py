@@ -27,7 +27,7 @@ from truenorm.view import View
 Floats = NDArray[np.floating[Any]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # frozen would cost a microsecond a call
 class Selection:
     """x, and which of it is real. What is selected is made when it is asked for: `valid`, `x` and `sample_weight`."""
 
@@ -150,6 +150,8 @@ def as_floats(values: ArrayLike, name: str) -> Floats:
 
 
 def _plain(values: ArrayLike, name: str) -> NDArray[Any]:
+    if type(values) is np.ndarray:
+        return values
     if isinstance(values, np.ma.MaskedArray):
         raise TypeError(f"{name}: a plain array, got a masked one. Pass its .data, and valid=~x.mask.")
     return np.asarray(values)
@@ -157,7 +159,9 @@ def _plain(values: ArrayLike, name: str) -> NDArray[Any]:
 
 def float_dtype(values: ArrayLike, name: str) -> np.dtype[Any]:
     """The dtype that results have: the values' own, float64 for integers."""
-    dtype = np.asarray(values).dtype
+    dtype = values.dtype if isinstance(values, np.ndarray) else np.asarray(values).dtype
+    if dtype.kind == "f":
+        return dtype
     if dtype.kind in "biu":
         return np.dtype(np.float64)
     if dtype.kind in "cOSUMm" or not np.can_cast(dtype, np.longdouble):

@@ -90,6 +90,15 @@ std::vector<double> widened(const Array& from, std::int64_t size, double otherwi
     return to;
 }
 
+// A parameter's gradient, rounded to what it is stored in; nowhere where it is not asked for.
+void narrow(const std::vector<double>& from, const Array& to) {
+    for (std::size_t i = 0; to && i < from.size(); ++i) {
+        if (to.letter == 'f') store(to.at<float>() + i, from[i]);
+        else if (to.letter == 'e') store(to.at<Half>() + i, from[i]);
+        else to.at<double>()[i] = from[i];
+    }
+}
+
 // Which elements are real, for one call.
 struct Real {
     Array lengths, starts, valid, sample_weight;
@@ -198,12 +207,11 @@ public:
         found.take(moments_, "moments", "d", false);
         weight.take(weight_, "weight", "dfe", false);
         sums.take(sums_, "sums", "d", !given);
-        dweight.take(dweight_, "dweight", "d", true);
-        dbias.take(dbias_, "dbias", "d", true);
+        dweight.take(dweight_, "dweight", "dfe", true);
+        dbias.take(dbias_, "dbias", "dfe", true);
         Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
         if (!found || !dy || !sums) throw nb::value_error("moments, dy, sums: arrays, got None.");
         if (given && !dx) throw nb::value_error("dx: an array, got None.");
-        if (!given && (!dweight || !dbias)) throw nb::value_error("dweight, dbias: arrays, got None.");
         dy.has("dy", x.size());
         dx.has("dx", x.size());
         found.has("moments", 3 * call.statistics());
@@ -220,17 +228,15 @@ public:
         const Affine affine{w.data(), b.data()};
         const Runs runs(call);
         Sums* table = reinterpret_cast<Sums*>(sums.at<double>());
-        if (!given) {
-            std::fill_n(sums.at<double>(), sums.size(), 0.0);
-            std::fill_n(dweight.at<double>(), dweight.size(), 0.0);
-            std::fill_n(dbias.at<double>(), dbias.size(), 0.0);
-        }
+        std::vector<double> into_weight(w.size()), into_bias(w.size());
+        if (!given) std::fill_n(sums.at<double>(), sums.size(), 0.0);
         dispatch([&](auto t) {
             using T = decltype(t);
             truenorm::backward<T>(call, runs, x.at<const T>(), dy.at<const T>(), dx.at<T>(),
                                   reinterpret_cast<const Moments*>(found.at<double>()), affine, given ? table : nullptr,
-                                  constant, given ? nullptr : table, dweight.at<double>(), dbias.at<double>());
+                                  constant, given ? nullptr : table, into_weight.data(), into_bias.data());
         });
+        if (!given) narrow(into_weight, dweight), narrow(into_bias, dbias);
     }
 
 private:

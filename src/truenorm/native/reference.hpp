@@ -18,10 +18,9 @@ namespace truenorm {
 
 // The one place where eps and ddof are applied: 0 where there is no variance to divide by.
 inline double inverse_deviation(const Problem& p, const Moments& m) {
-    if (!(m.count > p.ddof)) return 0;
     const double var = m.m2 / (m.count - p.ddof);
     const double deviation = p.eps_outside ? std::sqrt(var) + p.eps : std::sqrt(var + p.eps);
-    return deviation == 0 ? 0 : 1 / deviation;
+    return m.count > p.ddof && deviation != 0 ? 1 / deviation : 0;
 }
 
 // Sums over the elements of one statistic.

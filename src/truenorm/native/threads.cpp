@@ -173,8 +173,9 @@ int get_threads() {
 }
 
 Team::Team(std::int64_t elements) {
+    if (elements < WORTH_WAKING) return;
     const int helpers = get_threads() - 1;
-    if (helpers < 1 || elements < WORTH_WAKING) return;
+    if (helpers < 1) return;
     Pool* shared = the_pool();
     turn = std::unique_lock<std::mutex>(shared->caller, std::try_to_lock);
     if (!turn.owns_lock()) return;
