@@ -37,7 +37,7 @@ class Normalized(Inputs):
 
     @classmethod
     def of(cls, inputs: Inputs, y: NDArray[Any], moments: Moments) -> Normalized:
-        """What became of these inputs. They are checked, so nothing is looked at again: calls on small arrays add up."""
+        """What became of these inputs, which are checked: nothing is looked at again."""
         out = object.__new__(cls)
         values = out.__dict__
         values.update(inputs.__dict__)
