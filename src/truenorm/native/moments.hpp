@@ -4,6 +4,7 @@
 // block whose float sums overflow or underflow is measured again in double.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -242,7 +243,7 @@ void measure_group_of_rows(const Problem& p, const T* x, const std::int64_t* row
 
 template <class T, class A>
 void measure_rows(const Problem& p, const Runs& runs, const T* x, Moments* found) {
-    for (std::int64_t i = 0; i < p.statistics(); ++i) found[i] = Moments{};
+    if (runs.count[0] < p.rows) std::fill_n(found, p.statistics(), Moments{});
     const auto group = [&](const std::int64_t* rows, int n, std::int64_t) {
         Moments here[GROUP];
         for (std::int64_t k = 0; k < p.kept; ++k) {

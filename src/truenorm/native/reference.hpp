@@ -7,6 +7,7 @@
 // dbias), one writes dx; where a statistic's elements lie together, both happen while they are in the cache.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -276,27 +277,32 @@ void forward_rows(const Problem& p, const Runs& runs, const T* x, const Output<T
                   const Affine& affine) {
     const std::int64_t width = p.width();
     const RowAffine<A> narrow(affine, width);
-    if (!given)
-        for (std::int64_t i = 0; i < p.statistics(); ++i) found[i] = Moments{};
+    if (!given && runs.count[0] < p.rows) std::fill_n(found, p.statistics(), Moments{});
     const auto gap = [&](std::int64_t begin, std::int64_t end) {
         y.fill(p.keep_padding ? x : nullptr, begin * width, (end - begin) * width);
     };
     const auto group = [&](const std::int64_t* rows, int n, std::int64_t) {
         for (std::int64_t k = 0; k < p.kept; ++k) {
+            const std::int64_t c = k * p.channels;
             Moments here[GROUP];
+            double rstd[GROUP];
             if (!given) measure_group_of_rows<T, A>(p, x, rows, n, k, here);
+            for (int r = 0; r < n; ++r) {  // one after the other: roots and divisions take long, but many can run at once
+                Moments& one = found[rows[r] * p.kept + k];
+                if (given) here[r] = one;
+                else one = here[r];
+                rstd[r] = inverse_deviation(p, here[r]);
+            }
             for (int r = 0; r < n; ++r) {
-                const std::int64_t i = rows[r] * p.kept + k, at = i * p.channels, c = k * p.channels;
-                if (!given) found[i] = here[r];
-                const double rstd = inverse_deviation(p, found[i]);
-                const Fixed<A> one(found[i].mean, rstd);
+                const std::int64_t at = (rows[r] * p.kept + k) * p.channels;
+                const Fixed<A> one(here[r].mean, rstd[r]);
                 y.put(at, p.channels, [&](T* to, std::int64_t j, std::int64_t m) {
                     if (one.fits && narrow.fits) {
                         loops<T, A>().row_forward(x + at + j, to, m, one.hi, one.lo, one.rstd, &narrow.weight[c + j],
                                                   &narrow.bias[c + j]);
                     } else {
-                        loops<T, double>().row_forward(x + at + j, to, m, found[i].mean, 0.0, rstd, affine.weight + c + j,
-                                                       affine.bias + c + j);
+                        loops<T, double>().row_forward(x + at + j, to, m, here[r].mean, 0.0, rstd[r],
+                                                       affine.weight + c + j, affine.bias + c + j);
                     }
                 });
             }
@@ -324,6 +330,8 @@ struct RowGroup {
             dy[r] = dy_ + i * p.channels;
             mean[r] = found[i].mean;
             rstd[r] = inverse_deviation(p, found[i]);
+        }
+        for (int r = 0; r < n; ++r) {
             const Fixed<A> one(mean[r], rstd[r]);
             hi[r] = one.hi, lo[r] = one.lo, factor[r] = one.rstd;
             fits[r] = one.fits && narrow;
@@ -388,26 +396,30 @@ void backward_rows(const Problem& p, const Runs& runs, const T* x, const T* dy, 
                 A* into = &parts[chunk * 2 * width + c];
                 all.sum(p.channels, GROUP * width, &narrow.weight[c], affine.weight + c, here, into, into + width);
             }
+            Shared shared[GROUP];
             for (int r = 0; r < n; ++r) {
                 const std::int64_t i = rows[r] * p.kept + k;
                 if (given) here[r] = given[i];
                 if (!given && sums) sums[i] = here[r];
-                if (!dx) continue;
                 const double s = p.sample_weight ? p.sample_weight[rows[r]] : 1.0;
-                Shared shared = shared_of(p, found[i], constant ? nullptr : &here[r], all.rstd[r]);
-                shared.through_mean *= s;
-                shared.through_var *= s;
-                const bool fits = all.fits[r] && holds<A>(shared.through_mean) && holds<A>(shared.through_var);
-                dx.put(i * p.channels, p.channels, [&](T* to, std::int64_t j, std::int64_t m) {
+                shared[r] = shared_of(p, found[i], constant ? nullptr : &here[r], all.rstd[r]);
+                shared[r].through_mean *= s;
+                shared[r].through_var *= s;
+            }
+            for (int r = 0; dx && r < n; ++r) {
+                const double through_mean = shared[r].through_mean, through_var = shared[r].through_var;
+                const bool fits = all.fits[r] && holds<A>(through_mean) && holds<A>(through_var);
+                const auto write = [&](T* to, std::int64_t j, std::int64_t m) {
                     if (fits) {
                         loops<T, A>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.hi[r], all.lo[r], all.factor[r],
-                                                   &narrow.weight[c + j], static_cast<A>(shared.through_mean),
-                                                   static_cast<A>(shared.through_var));
+                                                   &narrow.weight[c + j], static_cast<A>(through_mean),
+                                                   static_cast<A>(through_var));
                     } else {
                         loops<T, double>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.mean[r], 0.0, all.rstd[r],
-                                                        affine.weight + c + j, shared.through_mean, shared.through_var);
+                                                        affine.weight + c + j, through_mean, through_var);
                     }
-                });
+                };
+                dx.put((rows[r] * p.kept + k) * p.channels, p.channels, write);
             }
         }
         dx.finish();
