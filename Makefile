@@ -59,16 +59,18 @@ format: $(STAMP) ## Format the sources and apply safe fixes
 PEERS := .venv/.peers
 $(PEERS): $(STAMP)
 	@echo "Setting up .venv: the pinned peers to measure against ..."
-	@$(PIP) torch
+	@$(PIP) --no-build-isolation -e '.[torch]'
 	@touch $@
 
 bench: $(PEERS) ## Measure beside the peers, in about two minutes
 	@$(BIN)/python bench/startup.py
 	@$(BIN)/python -m bench --quick
 
-bench-all: $(PEERS) ## Measure everything, in about ten minutes
+bench-all: $(PEERS) ## Measure everything in ten minutes, and write it into README and docs; leave the machine alone
 	@$(BIN)/python bench/startup.py
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench --json bench/results.json
+	@$(BIN)/python -m bench.table bench/results.json --write README.md
+	@$(BIN)/python -m bench.sweeps --write docs/speed.md
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -73,7 +73,7 @@ def _copies(results: dict[str, Any]) -> Iterable[Sequence[str]]:
         ours = next(one for one in suite["implementations"] if one["name"] == "truenorm")
         for target in suite["targets"]:
             if target["part"] == "forward":
-                copy = _duration(suite["copy"]["seconds"]["median"])
+                copy = duration(suite["copy"]["seconds"]["median"])
                 share = _ratio(target, "{:.0%}")
                 yield suite["title"], _time(ours, "forward"), copy, share, f"{target['required']:.0%}"
 
@@ -96,10 +96,11 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _time(implementation: dict[str, Any], part: str) -> str:
     if implementation["status"] != "ok":
         return str(implementation["status"]).split(":")[0]
-    return _duration(implementation[part]["seconds"]["median"])
+    return duration(implementation[part]["seconds"]["median"])
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Three digits and a unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -204,6 +204,7 @@ PATTERN_ERRORS: list[tuple[Call, str, str, str]] = [
     ),
 ]
 VALUE_ERRORS: list[tuple[Call, str]] = [
+    (lambda: Norm("[c]", eps=True), "Norm: eps is a finite number >= 0, got True. The usual one is 1e-5."),
     (lambda: Norm("[c]", eps=-1e-5), "Norm: eps is a finite number >= 0, got -1e-05. The usual one is 1e-5."),
     (lambda: Norm("[c]", eps=float("nan")), "Norm: eps is a finite number >= 0, got nan. The usual one is 1e-5."),
     (lambda: Norm("[c]", eps="1e-5"), "Norm: eps is a finite number >= 0, got '1e-5'. The usual one is 1e-5."),
@@ -220,7 +221,7 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     ),
     (
         lambda: Norm("[...] c", sizes={"...": 2}),
-        "Norm: unknown axis '...' in sizes, got pattern '[...] c'. Its axes are: ..., c.",
+        "Norm: unknown axis '...' in sizes, got pattern '[...] c'. Its axes are: c.",
     ),
     (lambda: tn.group(0), "Norm: the size of axis 'g' is a whole number >= 1, got 0."),
     (lambda: tn.group(-2), "Norm: the size of axis 'g' is a whole number >= 1, got -2."),
@@ -457,6 +458,9 @@ TYPE_ERRORS: list[tuple[Call, str]] = [
     (lambda: tn.merge([1, 2]), "merge: Moments, got list. Pass them one by one: merge(one, two)."),
     (lambda: tn.backward(X, X), "backward: dy and what forward returned, got ndarray as the second."),
     (lambda: Norm(3), "Norm: pattern is text, got 3. Write it like '[b t] c'."),
+    (lambda: tn.batch(center="no"), "Norm: center is True or False, got 'no'."),
+    (lambda: tn.batch(affine=3), "Norm: affine is text, or None, got 3. Write it like 'h w c'."),
+    (lambda: tn.batch(sizes=3), "Norm: sizes maps names of axes to sizes, got 3. Write it like {'g': 8}."),
     (
         lambda: tn.measure(X + 1j, tn.batch()),
         "x: real numbers, got dtype complex128. Convert it to a float dtype first.",

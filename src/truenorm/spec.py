@@ -23,7 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from numbers import Integral
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
@@ -66,8 +66,11 @@ class Norm:
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
             raise TypeError(f"Norm: pattern is text, got {self.pattern!r}. Write it like '[b t] c'.")
-        if not (isinstance(self.eps, (int, float)) and math.isfinite(self.eps) and self.eps >= 0):
+        number = isinstance(self.eps, Real) and not isinstance(self.eps, bool)
+        if not (number and math.isfinite(self.eps) and self.eps >= 0):
             raise ValueError(f"Norm: eps is a finite number >= 0, got {self.eps!r}. The usual one is 1e-5.")
+        if not isinstance(self.center, bool):
+            raise TypeError(f"Norm: center is True or False, got {self.center!r}.")
         _check_choice("ddof", self.ddof, (0, 1))
         _check_choice("eps_at", self.eps_at, get_args(EpsAt))
         if not self.center and self.ddof:
@@ -79,6 +82,10 @@ class Norm:
                 "nothing is averaged over", self.pattern, 0, len(self.pattern), "Put brackets around an axis."
             )
         object.__setattr__(self, "eps", float(self.eps))
+        if not isinstance(self.sizes, Mapping):
+            raise TypeError(f"Norm: sizes maps names of axes to sizes, got {self.sizes!r}. Write it like {{'g': 8}}.")
+        if not (self.affine is None or isinstance(self.affine, str)):
+            raise TypeError(f"Norm: affine is text, or None, got {self.affine!r}. Write it like 'h w c'.")
         self._check_sizes()
         frozen = MappingProxyType({name: int(size) for name, size in self.sizes.items()})
         object.__setattr__(self, "sizes", frozen)
@@ -111,7 +118,7 @@ class Norm:
             if name not in known or name == ELLIPSIS:
                 raise ValueError(
                     f"Norm: unknown axis {name!r} in sizes, got pattern {self.pattern!r}. "
-                    f"Its axes are: {', '.join(known)}."
+                    f"Its axes are: {', '.join(name for name in known if name != ELLIPSIS)}."
                 )
             if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
                 raise ValueError(f"Norm: the size of axis {name!r} is a whole number >= 1, got {size!r}.")
