@@ -26,7 +26,8 @@ ALLOWED = {
     "explanation": {"display", "inputs", "reference", "moments", "selection", "spec"},
     "examples": {"engine", "spec"},
     "display": set(),
-    "cli": {"display", "examples", "explanation", "engine", "spec", ""},
+    "lab": {"engine", "explanation", "inputs", "moments", "running", "spec"},
+    "cli": {"display", "examples", "explanation", "engine", "lab", "spec", ""},
     "__main__": {"cli"},
     "__init__": {"engine", "explanation", "moments", "running", "spec"},
 }

@@ -1,0 +1,1 @@
+"""The lab: small networks with hand-written backpropagation, in NumPy."""

@@ -1,0 +1,233 @@
+"""Layers, forward and backward side by side, each derived by hand.
+
+A layer keeps what its backward needs from its last forward. `backward(dy)` returns dx and leaves the gradients of its
+parameters in `gradients`, under the parameters' names. Arrays are (..., features); how a step is run (training or not,
+which positions are real) comes in a `Pass`.
+
+    layer.parameters   name -> array, changed in place by an optimizer
+    layer.gradients    name -> array, after backward
+    layer.state        name -> array that outlives a step but is not trained: running statistics
+
+Every backward is checked against finite differences in float64, and against autograd.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from truenorm.engine import backward, forward
+from truenorm.inputs import Normalized
+from truenorm.running import Running, torch_convention
+from truenorm.spec import Norm
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How a forward is run. `lengths`: the first so many positions of each sample are real; None: all of them."""
+
+    training: bool = False
+    lengths: Array | None = None
+    rng: np.random.Generator | None = None  # of dropout
+
+
+class Layer:
+    """What all layers share. One without parameters needs only forward and backward."""
+
+    def __init__(self, **parameters: Array) -> None:
+        self.parameters: dict[str, Array] = parameters
+        self.gradients: dict[str, Array] = {}
+        self.state: dict[str, Array] = {}
+
+    def forward(self, x: Array, how: Pass) -> Array:
+        raise NotImplementedError
+
+    def backward(self, dy: Array) -> Array:
+        raise NotImplementedError
+
+
+class Embedding(Layer):
+    """y = table[x]: one row for each number; a row that is used twice gets both gradients."""
+
+    def __init__(self, table: Array) -> None:
+        super().__init__(table=table)
+
+    def forward(self, x: Array, how: Pass) -> Array:
+        self.x = x
+        return self.parameters["table"][x]
+
+    def backward(self, dy: Array) -> Array:
+        table = self.parameters["table"]
+        rows = np.zeros((self.x.size, len(table)), table.dtype)  # one-hot: a product adds up equal rows, and fast
+        rows[np.arange(self.x.size), self.x.reshape(-1)] = 1
+        self.gradients["table"] = rows.T @ dy.reshape(-1, table.shape[1])
+        return np.zeros(self.x.shape, table.dtype)  # numbers of rows have no gradient
+
+
+class Linear(Layer):
+    """y = x W + b."""
+
+    def __init__(self, weight: Array, bias: Array) -> None:
+        super().__init__(weight=weight, bias=bias)
+
+    def forward(self, x: Array, how: Pass) -> Array:
+        self.x = x
+        return x @ self.parameters["weight"] + self.parameters["bias"]
+
+    def backward(self, dy: Array) -> Array:
+        rows = dy.reshape(-1, dy.shape[-1])
+        self.gradients["weight"] = self.x.reshape(-1, self.x.shape[-1]).T @ rows
+        self.gradients["bias"] = rows.sum(0)
+        return dy @ self.parameters["weight"].T
+
+
+class Normalize(Layer):
+    """truenorm's own: the statistics of the batch in training, running ones otherwise (batch norm only).
+
+    counted   let padding enter the statistics, as layers that know no lengths do
+    """
+
+    def __init__(self, norm: Norm, size: int, dtype: Any = np.float64, *, running: bool, counted: bool = False) -> None:
+        super().__init__(weight=np.ones(size, dtype), bias=np.zeros(size, dtype))
+        self.norm, self.counted = norm, counted
+        self.running = Running.start((size,), torch_convention()) if running else None
+
+    def forward(self, x: Array, how: Pass) -> Array:
+        fixed = self.running.moments(self.norm) if self.running is not None and not how.training else None
+        lengths = None if self.counted else how.lengths
+        self.out: Normalized = forward(x, self.norm, **self.parameters, lengths=lengths, moments=fixed)  # type: ignore[arg-type]
+        if self.running is not None and how.training:
+            self.running = self.running.update(self.out.moments)
+        return self.out.y
+
+    def backward(self, dy: Array) -> Array:
+        dx, dweight, dbias = backward(dy, self.out)
+        assert dweight is not None
+        assert dbias is not None
+        self.gradients["weight"], self.gradients["bias"] = dweight, dbias
+        return dx
+
+
+class Tanh(Layer):
+    def forward(self, x: Array, how: Pass) -> Array:
+        self.y: Array = np.tanh(x)
+        return self.y
+
+    def backward(self, dy: Array) -> Array:
+        result: Array = np.multiply(dy, 1 - self.y * self.y)
+        return result
+
+
+class ReLU(Layer):
+    def forward(self, x: Array, how: Pass) -> Array:
+        self.y: Array = np.maximum(x, 0)
+        return self.y
+
+    def backward(self, dy: Array) -> Array:
+        return np.where(self.y > 0, dy, 0)
+
+
+class Sigmoid(Layer):
+    """1 / (1 + exp(-x)), as tanh(x / 2) / 2 + 1/2, which cannot overflow."""
+
+    def forward(self, x: Array, how: Pass) -> Array:
+        self.y: Array = np.tanh(x * 0.5) * 0.5 + 0.5
+        return self.y
+
+    def backward(self, dy: Array) -> Array:
+        result: Array = np.multiply(dy, self.y * (1 - self.y))
+        return result
+
+
+class GELU(Layer):
+    """x · Φ(x) in its usual approximation, x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
+
+    def forward(self, x: Array, how: Pass) -> Array:
+        self.x = x
+        self.inner: Array = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+        result: Array = np.multiply(0.5 * x, 1 + self.inner)
+        return result
+
+    def backward(self, dy: Array) -> Array:
+        slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * self.x**2)
+        result: Array = np.multiply(dy, 0.5 * (1 + self.inner) + 0.5 * self.x * (1 - self.inner**2) * slope)
+        return result
+
+
+class Dropout(Layer):
+    """In training each number is 0 with this probability, and the others grow so that the mean stays."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Array, how: Pass) -> Array:
+        self.kept: Array | None = None
+        if not how.training or self.probability == 0:
+            return x
+        if how.rng is None:
+            raise ValueError("Dropout: a random generator in training, got None. Pass(training=True, rng=...).")
+        kept = how.rng.random(x.shape) >= self.probability
+        self.kept = kept.astype(x.dtype) / x.dtype.type(1 - self.probability)
+        return x * self.kept
+
+    def backward(self, dy: Array) -> Array:
+        return dy if self.kept is None else dy * self.kept
+
+
+class Flatten(Layer):
+    """(batch, positions, features) -> (batch, positions · features)."""
+
+    def forward(self, x: Array, how: Pass) -> Array:
+        self.shape = x.shape
+        return x.reshape(len(x), -1)
+
+    def backward(self, dy: Array) -> Array:
+        return dy.reshape(self.shape)
+
+
+class MeanOverPositions(Layer):
+    """(batch, positions, features) -> (batch, features): the mean over the positions that are real."""
+
+    def forward(self, x: Array, how: Pass) -> Array:
+        self.share: Array = shares(x.shape[:2], how.lengths, x.dtype)
+        x = np.where(self.share[:, :, None] > 0, x, 0)  # NaN · 0 is NaN
+        return (self.share[:, None, :] @ x)[:, 0]
+
+    def backward(self, dy: Array) -> Array:
+        result: Array = np.multiply(self.share[:, :, None], dy[:, None, :])
+        return result
+
+
+def shares(shape: tuple[int, ...], lengths: Array | None, dtype: Any) -> Array:
+    """(batch, positions): 1 / length at positions that are real, 0 elsewhere; nothing real gives 0."""
+    batch, positions = shape
+    lengths = np.full(batch, positions) if lengths is None else lengths
+    real = np.arange(positions) < lengths[:, None]
+    found: Array = real / np.maximum(lengths, 1)[:, None]
+    return found.astype(dtype)
+
+
+def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
+    """The mean of -log softmax(logits)[target], and its gradient: (probabilities - onehot) / n."""
+    rows = np.arange(len(targets))
+    shifted = logits - logits.max(1, keepdims=True)
+    exps = np.exp(shifted)
+    totals = exps.sum(1, keepdims=True)
+    loss = float((np.log(totals[:, 0]) - shifted[rows, targets]).mean())
+    dlogits: Array = exps / totals
+    dlogits[rows, targets] -= 1
+    dlogits /= len(targets)
+    return loss, dlogits
+
+
+def squared_error(predicted: Array, targets: Array) -> tuple[float, Array]:
+    """The mean of (predicted - target)² over (n, 1), and its gradient."""
+    error = predicted - targets.reshape(predicted.shape)
+    return float((error * error).mean()), 2 * error / error.size
