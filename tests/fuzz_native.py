@@ -323,7 +323,9 @@ def read_only(value: Array, case: Case, rng: np.random.Generator) -> Array:
 
 
 def other_dtype(value: Array, case: Case, rng: np.random.Generator) -> Array:
-    return value.astype(rng.choice(["f2", "f4", "f8", ">f4", ">f8", "i4", "i8", ">i8", "u1", "?", "u2", "c8", "O"]))
+    plain = value.astype(float) if value.dtype == object else value  # Python's -1 fits no unsigned dtype
+    with np.errstate(all="ignore"):
+        return plain.astype(rng.choice(["f2", "f4", "f8", ">f4", ">f8", "i4", "i8", ">i8", "u1", "?", "u2", "c8", "O"]))
 
 
 Change = Callable[[Array, Case, np.random.Generator], Any]

@@ -38,7 +38,6 @@ MEMORY = 6 << 30  # bytes: so is one that fills the memory
 # What nothing can tell from the original, and why: (module, function, before, after), or a whole function. Not run.
 _MEANS = "np.where(counts > 0, np.stack([part.mean for part in parts]), 0.0)"
 _ADDED = "one is None or two is None"
-_ARRAY = "dtype.kind in 'cOSUMm' or not np.can_cast(dtype, np.longdouble)"
 EQUIVALENT: dict[tuple[str, ...], str] = {
     ("moments", "merge", _MEANS, "np.stack([part.mean for part in parts])"): "what weighs nothing is not read",
     ("moments", "merge", _MEANS, _MEANS.replace("0.0)", "1.0)")): "what weighs nothing is not read",
@@ -51,7 +50,6 @@ EQUIVALENT: dict[tuple[str, ...], str] = {
         "dy is 0 there, so any number does that is finite"
     ),
     ("selection", "whole"): "only the compiled kernels ask",
-    ("selection", "float_dtype", _ARRAY, "not np.can_cast(dtype, np.longdouble)"): "none of these kinds can be cast",
 }
 
 

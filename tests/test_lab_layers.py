@@ -19,6 +19,7 @@ from truenorm.lab.layers import (
     MeanOverPositions,
     Normalize,
     Pass,
+    Positions,
     ReLU,
     Sigmoid,
     Tanh,
@@ -82,6 +83,11 @@ def test_rows_that_are_used_twice_get_both_gradients() -> None:
     layer.forward(x, Pass())
     layer.backward(np.ones((2, 3, 2)))
     np.testing.assert_array_equal(layer.gradients["table"], np.array([[2, 0, 1, 3, 0]] * 2).T)
+
+
+def test_positions() -> None:
+    check(Positions(draw(5, 3)), draw(4, 5, 3))
+    check(Positions(draw(7, 3)), draw(4, 5, 3))
 
 
 @pytest.mark.parametrize("activation", [Tanh, ReLU, Sigmoid, GELU])
@@ -220,7 +226,7 @@ def test_gradients_of_the_character_mlp(body: Body) -> None:
 def test_gradients_of_the_sequence_classifier(body: Body, padding: Any) -> None:
     rng = np.random.default_rng(2)
     body = Body(**{**vars(body), "padding": padding})
-    network = sequence_classifier(body, rng, alphabet=5, classes=2, embedding=4, heads=2)
+    network = sequence_classifier(body, rng, alphabet=5, classes=2, extent=6, embedding=4, heads=2)
     x, targets = rng.integers(0, 5, (4, 5)), np.array([0, 1, 1, 0])
     check_network(network, x, targets, Pass(training=True, lengths=LENGTHS), cross_entropy)
 
@@ -238,7 +244,7 @@ def test_more_padding_changes_no_output_where_only_valid_positions_count() -> No
     wider = np.concatenate([x, np.full((4, 20), 4)], axis=1)
     for padding in ("valid", "counted"):
         body = Body(norm="batch", hidden=6, dtype="float64", padding=padding)  # type: ignore[arg-type]
-        network = sequence_classifier(body, np.random.default_rng(1), alphabet=5, classes=2, embedding=4)
+        network = sequence_classifier(body, np.random.default_rng(1), alphabet=5, classes=2, extent=25, embedding=4)
         how = Pass(training=True, lengths=LENGTHS)
         moved[padding] = np.abs(network.forward(x, how) - network.forward(wider, how)).max()
     assert moved["valid"] < 1e-15  # the sums of a matrix product round differently

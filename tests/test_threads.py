@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -139,6 +140,16 @@ def test_threads_are_used_when_there_is_enough_to_do() -> None:
         assert threads() == alone + 4, threads()
     """
     in_subprocess("\n".join(line.removeprefix(" " * 8) for line in script.splitlines()))
+
+
+def test_threads_sleep_when_there_is_nothing_to_do() -> None:
+    # Busy ones would take the processors from the host library's own.
+    engine.set_threads(5)
+    tn.forward(np.ones((1000, 100), np.float32), tn.layer())
+    time.sleep(0.01)  # they wait awake for 50 us
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.05
 
 
 def test_calls_from_several_threads_at_once_change_no_bit() -> None:

@@ -157,14 +157,14 @@ def _plain(values: ArrayLike, name: str) -> NDArray[Any]:
     return np.asarray(values)
 
 
-def float_dtype(values: ArrayLike, name: str) -> np.dtype[Any]:
+def float_dtype(values: NDArray[Any], name: str) -> np.dtype[Any]:
     """The dtype that results have: the values' own, float64 for integers."""
-    dtype = values.dtype if isinstance(values, np.ndarray) else np.asarray(values).dtype
+    dtype = values.dtype
     if dtype.kind == "f":
         return dtype
     if dtype.kind in "biu":
         return np.dtype(np.float64)
-    if dtype.kind in "cOSUMm" or not np.can_cast(dtype, np.longdouble):
+    if not np.can_cast(dtype, np.longdouble):
         raise TypeError(f"{name}: real numbers, got dtype {dtype}. Convert it to a float dtype first.")
     return dtype
 

@@ -34,7 +34,7 @@ class Pass:
 
     training: bool = False
     lengths: Array | None = None
-    rng: np.random.Generator | None = None  # of dropout
+    rng: np.random.Generator | None = None  # of dropout; None: without it
 
 
 class Layer:
@@ -68,6 +68,22 @@ class Embedding(Layer):
         rows[np.arange(self.x.size), self.x.reshape(-1)] = 1
         self.gradients["table"] = rows.T @ dy.reshape(-1, table.shape[1])
         return np.zeros(self.x.shape, table.dtype)  # numbers of rows have no gradient
+
+
+class Positions(Layer):
+    """y = x + table[t] at position t: attention by itself does not know what comes first."""
+
+    def __init__(self, table: Array) -> None:
+        super().__init__(table=table)
+
+    def forward(self, x: Array, how: Pass) -> Array:
+        return x + self.parameters["table"][: x.shape[1]]
+
+    def backward(self, dy: Array) -> Array:
+        gradient = np.zeros_like(self.parameters["table"])
+        gradient[: dy.shape[1]] = dy.sum(0)
+        self.gradients["table"] = gradient
+        return dy
 
 
 class Linear(Layer):
@@ -169,10 +185,8 @@ class Dropout(Layer):
 
     def forward(self, x: Array, how: Pass) -> Array:
         self.kept: Array | None = None
-        if not how.training or self.probability == 0:
+        if not how.training or how.rng is None or self.probability == 0:
             return x
-        if how.rng is None:
-            raise ValueError("Dropout: a random generator in training, got None. Pass(training=True, rng=...).")
         kept = how.rng.random(x.shape) >= self.probability
         self.kept = kept.astype(x.dtype) / x.dtype.type(1 - self.probability)
         return x * self.kept

@@ -1,7 +1,8 @@
 """The three networks, as lists of named layers.
 
     character_mlp         the next character after a block of them        embed, flatten, (linear, norm, act)*, output
-    sequence_classifier   the class of a padded sequence                  embed, attention, norm, act, mean, output
+    sequence_classifier   the class of a padded sequence                  embed, positions, attention, linear, norm,
+                                                                          act, mean, output
     table_network         a class or a number for each row of a table     (linear, norm, act)*, output
 
 The norm stands before the activation, or after it. `Network.backward` keeps the gradient at the output of every layer
@@ -29,6 +30,7 @@ from truenorm.lab.layers import (
     MeanOverPositions,
     Normalize,
     Pass,
+    Positions,
     ReLU,
     Sigmoid,
     Tanh,
@@ -136,12 +138,20 @@ def character_mlp(
 
 
 def sequence_classifier(
-    body: Body, rng: np.random.Generator, *, alphabet: int, classes: int, embedding: int = 16, heads: int = 2
+    body: Body,
+    rng: np.random.Generator,
+    *,
+    alphabet: int,
+    classes: int,
+    extent: int,
+    embedding: int = 16,
+    heads: int = 2,
 ) -> Network:
     """A class for each padded sequence of character numbers: the notes' embedding, self-attention and norm."""
     spread = embedding**-0.5
     layers: dict[str, Layer] = {
         "embed": Embedding(_normal(rng, (alphabet, embedding), 1.0, body.dtype)),
+        "positions": Positions(np.zeros((extent, embedding), body.dtype)),
         "attention": SelfAttention(
             _normal(rng, (embedding, 3 * embedding), spread, body.dtype),
             _normal(rng, (embedding, embedding), spread, body.dtype),
@@ -152,7 +162,10 @@ def sequence_classifier(
         **_around_activation(body, body.hidden, "1"),
         "mean": MeanOverPositions(),
     }
-    return Network(layers | _output(body, rng, body.hidden, classes))
+    network = Network(layers | _output(body, rng, body.hidden, classes))
+    # Last, so that more padding changes no other number at the start.
+    network.parameters["positions.table"][...] = _normal(rng, (extent, embedding), 1.0, body.dtype)
+    return network
 
 
 def table_network(body: Body, rng: np.random.Generator, *, features: int, outputs: int) -> Network:

@@ -1,0 +1,38 @@
+"""`truenorm sample`: new words from a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import click
+import numpy as np
+
+from truenorm.cli import Command
+from truenorm.lab import run
+from truenorm.lab.sampling import Statistics, generate, reestimate
+
+
+@click.command(cls=Command, epilog="Example: truenorm sample runs/surnames --count 10 --temperature 0.8")
+@click.argument("directory", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--count", type=click.IntRange(min=1), default=20, show_default=True, help="How many words.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="Below 1: likelier words.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--statistics",
+    type=click.Choice(get_args(Statistics)),
+    default="running",
+    show_default=True,
+    help="Of batch norm: kept while training, or measured anew over the training data.",
+)
+def command(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> None:
+    """New words from a run of `train`."""
+    trainer = run.load(directory)
+    if trainer.config.task != "words":
+        raise click.UsageError(f"RUN: one of --task words, got one of --task {trainer.config.task}.")
+    if statistics == "reestimated":
+        reestimate(trainer.network, trainer.material.train)
+    assert trainer.material.alphabet is not None
+    rng, block = np.random.default_rng(seed), trainer.config.block
+    for word in generate(trainer.network, trainer.material.alphabet, block, rng, count=count, temperature=temperature):
+        click.echo(word)

@@ -1,0 +1,159 @@
+"""`truenorm train`: a small network, trained in a run directory that can be stopped and continued."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from pydantic import ValidationError
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from truenorm.cli import Command
+from truenorm.lab import run
+from truenorm.lab.networks import ActivationName, NormAt, NormName, Padding
+from truenorm.lab.optimizers import OptimizerName, Schedule
+from truenorm.lab.training import Config, Task
+
+# What suits a task, where it differs from the notes' network.
+SUITED: dict[Task, dict[str, Any]] = {
+    "words": {},
+    "gender": {"embedding": 16, "heads": 2, "hidden": 32, "steps": 3000},
+    "table": {"hidden": 32, "steps": 2000},
+}
+
+
+def _choice(of: Any) -> click.Choice[str]:
+    return click.Choice(get_args(of))
+
+
+@click.command(
+    cls=Command,
+    epilog="""\b
+Examples:
+  truenorm train --data surnames --out runs/surnames
+  truenorm train --data words.txt --norm none --steps 20000 --out runs/plain
+  truenorm train --task gender --padding counted --extent 44 --out runs/counted
+  truenorm train --task table --data wine.csv --target class --out runs/wine
+  truenorm train --resume --out runs/surnames
+""",
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="The run's directory.")
+@click.option("--resume", is_flag=True, help="Continue the run in --out; takes no other option.")
+@click.option("--task", type=_choice(Task), help="words: the next character; gender: of a first name; table: a CSV.")
+@click.option("--data", help="A file (one word a line, or a CSV), or: names, surnames.  [default: names]")
+@click.option("--target", help="The column of the CSV to predict.")
+@click.option(
+    "--standardize/--raw", default=None, help="Inputs of a table with mean 0 and deviation 1, or as they are."
+)
+@click.option("--norm", type=_choice(NormName), help="[default: batch]")
+@click.option("--norm-at", type=_choice(NormAt), help="Before or after the activation.  [default: before]")
+@click.option("--padding", type=_choice(Padding), help="Whether padding enters the statistics.  [default: valid]")
+@click.option("--groups", type=int, help="Of --norm group.  [default: 4]")
+@click.option("--ddof", type=int, help="1 divides by n - 1, as the notes do.  [default: 0]")
+@click.option("--batch", type=int, help="Examples of a step.  [default: 32]")
+@click.option("--block", type=int, help="Characters before the one to predict.  [default: 3]")
+@click.option("--extent", type=int, help="Pad names to so many characters.  [default: the longest]")
+@click.option("--embedding", type=int, help="Numbers for a character.  [default: 2; gender: 16]")
+@click.option("--heads", type=int, help="Of self-attention.  [default: 2]")
+@click.option("--hidden", type=int, help="Units of a hidden layer.  [default: 100; gender, table: 32]")
+@click.option("--depth", type=int, help="Hidden layers.  [default: 1]")
+@click.option("--activation", type=_choice(ActivationName), help="[default: tanh]")
+@click.option("--dropout", type=float, help="Probability that a hidden number is left out.  [default: 0]")
+@click.option("--optimizer", type=_choice(OptimizerName), help="[default: sgd]")
+@click.option("--momentum", type=float, help="Of sgd.  [default: 0]")
+@click.option("--rate", type=float, help="Learning rate.  [default: 0.1]")
+@click.option("--schedule", type=_choice(Schedule), help="step: a tenth for the last half.  [default: step]")
+@click.option("--steps", type=int, help="[default: 10000; gender: 3000, table: 2000]")
+@click.option("--seed", type=int, help="[default: 0]")
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), help="[default: float32]")
+def command(out: Path, resume: bool, **options: Any) -> int:
+    """Train a small network with hand-written backpropagation."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if resume and given:
+        raise click.UsageError(f"--resume: no other option but --out, got --{next(iter(given)).replace('_', '-')}.")
+    config = run.read_config(out) if resume else make_config(given)
+    with progress(config.steps) as tell, asked_to_stop() as stop:
+        try:
+            result = run.resume(out, tell, stop) if resume else run.start(out, config, tell, stop)
+        except run.Stopped as stopped:
+            click.echo(
+                f"Stopped and saved after step {stopped.step}. Go on: truenorm train --resume --out {out}", err=True
+            )
+            return 130
+    show(result, out, config)
+    return 0
+
+
+def make_config(given: dict[str, Any]) -> Config:
+    """The task's defaults and what was given; the first thing that is wrong, in one line."""
+    suited = SUITED[given.get("task", "words")]
+    try:
+        return Config(**suited | given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "--" + str(first["loc"][0]).replace("_", "-")
+        raise click.UsageError(
+            f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}."
+        ) from None
+
+
+def show(result: dict[str, Any], out: Path, config: Config) -> None:
+    """Where it ended, and where to look."""
+    for name, words in (("train", "training"), ("held_out", "held out")):
+        score = result[name]
+        right = "" if score["accuracy"] is None else f", {score['accuracy']:.1%} right"
+        click.echo(f"{words:>8}: loss {score['loss']:.4f}{right}")
+    click.echo(f"{result['steps']} steps, {result['parameters']} parameters. Everything is in {out}.")
+    if config.task == "words":
+        click.echo(f"New words: truenorm sample {out}")
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed: between steps a run is whole, inside of one it is not. A second one ends at once."""
+    asked: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def progress(steps: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A bar on a terminal, ten plain lines otherwise."""
+    begin, first = time.monotonic(), [0]
+
+    def words(report: dict[str, Any]) -> str:
+        speed = (report["step"] - first[0]) / max(time.monotonic() - begin, 1e-9)
+        right = f"  {report['accuracy']:.1%} right" if "accuracy" in report else ""
+        return f"loss {report['loss']:.4f}  held out {report['held_out']:.4f}{right}  {speed:.0f} steps/s"
+
+    if sys.stderr.isatty():
+        columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
+        from rich.console import Console
+
+        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+            task = bar.add_task("", total=steps)
+            yield lambda report: bar.update(task, completed=report["step"], description=words(report))
+        return
+    every = max(1, steps // 10)
+
+    def line(report: dict[str, Any]) -> None:
+        if report["step"] % every < max(1, steps // run.REPORTS) or report["step"] == steps:
+            click.echo(f"step {report['step']} of {steps}: {words(report)}", err=True)
+
+    yield line

@@ -1,0 +1,106 @@
+"""A run on disk. Whatever happens, a file is either the old one or the new one, and whole.
+
+    config.json             what was asked for
+    metrics.jsonl           one line for each report
+    checkpoint.safetensors  parameters, running statistics, optimizer, random numbers, step: all that a run is
+    result.json             written last: the run is complete
+    lock                    held while a process works on the run
+
+Nothing that is loaded can run code: safetensors and JSON only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+FORMAT = "truenorm-lab-1"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Beside the file, to the disk, then in its place by one rename; a full disk leaves the old file."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path.parent}: a run's directory, got one without {path.name}.") from None
+    except ValueError:
+        raise ValueError(f"{path}: JSON, got something else. The file is damaged.") from None
+
+
+def save(path: Path, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
+    """Arrays, and facts that JSON can hold."""
+    from safetensors.numpy import save as to_bytes
+
+    # Not contiguous arrays would be written in another order.
+    content = {name: value.copy(order="C") for name, value in arrays.items()}
+    # One entry: safetensors writes several in no particular order, and equal runs have equal files.
+    write_atomically(path, to_bytes(content, {FORMAT: json.dumps(facts)}))
+
+
+def load(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """What `save` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        raise ValueError(f"{path.parent}: a run with a checkpoint, got none. It was stopped before its first.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            told = file.metadata() or {}
+            if FORMAT not in told:
+                raise ValueError(f"{path}: a checkpoint of truenorm's lab, got another one's.")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return arrays, json.loads(told[FORMAT])
+    except SafetensorError:
+        raise ValueError(f"{path}: a checkpoint, got a damaged file. Start a new run.") from None
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Nobody else works on this run meanwhile. The system releases the lock, however the process ends."""
+    with (directory / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(
+                f"{directory}: a run that nobody works on, got one in use. Choose another --out."
+            ) from None
+        yield
+
+
+def truncate_metrics(path: Path, step: int) -> None:
+    """Leave out what was reported after the checkpoint: it will be reported again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            break  # the last line of a killed process may be torn
+    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())

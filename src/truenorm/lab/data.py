@@ -1,0 +1,209 @@
+"""What the networks learn from: words, names with a gender, tables. Read, checked, and turned into numbers.
+
+Words      one word a line, any alphabet; number 0 marks the edge of a word, and padding
+Examples   x, targets and, for padded sequences, lengths: split into a training and a held-out part
+"""
+
+from __future__ import annotations
+
+import csv
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from truenorm.engine import measure, merge
+from truenorm.spec import batch
+
+Array = NDArray[Any]
+EDGE = 0
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """The characters, in order; character i has the number i + 1, as 0 is the edge of a word."""
+
+    characters: tuple[str, ...]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Alphabet:
+        return cls(tuple(sorted(set("".join(words)))))
+
+    def __len__(self) -> int:
+        return len(self.characters) + 1
+
+    def encode(self, word: str) -> list[int]:
+        """The numbers of a word's characters.
+
+        >>> Alphabet(("a", "b")).encode("abba")
+        [1, 2, 2, 1]
+        """
+        try:
+            return [self.characters.index(character) + 1 for character in word]
+        except ValueError:
+            strange = next(character for character in word if character not in self.characters)
+            raise ValueError(
+                f"alphabet: characters that the run was started with, got {strange!r} in {word!r}. "
+                "Use the data that it was started with, or start a new run."
+            ) from None
+
+    def decode(self, numbers: Sequence[int]) -> str:
+        return "".join(self.characters[number - 1] for number in numbers)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """x and what it should become; `lengths` where x is padded."""
+
+    x: Array
+    targets: Array
+    lengths: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def pick(self, rows: Array) -> Examples:
+        lengths = None if self.lengths is None else self.lengths[rows]
+        return Examples(self.x[rows], self.targets[rows], lengths)
+
+
+def read_words(path: Path) -> list[str]:
+    """One word a line, without blank lines and surrounding spaces; each word once, in the order of the file."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: text in UTF-8, got a byte that is not, at {error.start}.") from None
+    if "\0" in text:
+        raise ValueError(f"{path}: text in UTF-8, got a zero byte.")
+    words = dict.fromkeys(unicodedata.normalize("NFC", line.strip()) for line in text.splitlines())
+    words.pop("", None)
+    if len(words) < 2:
+        raise ValueError(f"{path}: at least two words, one a line, got {len(words)}.")
+    return list(words)
+
+
+def surnames() -> list[str]:
+    """88,799 surnames of the US census, from the package `names`."""
+    return list(_census("dist.all.last"))
+
+
+def first_names() -> tuple[list[str], list[int]]:
+    """5,163 first names and their gender (0 female, 1 male): the one that has the name more often."""
+    shares = [_census("dist.female.first"), _census("dist.male.first")]
+    names = sorted(shares[0] | shares[1])
+    return names, [int(shares[1].get(name, 0.0) > shares[0].get(name, 0.0)) for name in names]
+
+
+def _census(file: str) -> dict[str, float]:
+    """Names, the most frequent first, and how many in a hundred people have them."""
+    try:
+        import names
+    except ModuleNotFoundError:
+        raise ValueError(
+            "data: the package 'names' has the census lists, and is missing. Install it: pip install 'truenorm[lab]'."
+        ) from None
+    lines = (Path(names.__file__).parent / file).read_text("ascii").splitlines()
+    return {cells[0].lower(): float(cells[1]) for cells in map(str.split, lines) if cells}
+
+
+def blocks(words: Sequence[str], alphabet: Alphabet, block: int) -> Examples:
+    """Every character of every word, and its end, after the `block` characters before it.
+
+    >>> found = blocks(["ab"], Alphabet(("a", "b")), 2)
+    >>> found.x.tolist(), found.targets.tolist()
+    ([[0, 0], [0, 1], [1, 2]], [1, 2, 0])
+    """
+    stream: list[int] = []
+    for word in words:
+        stream += [EDGE] * block + alphabet.encode(word)
+    numbers = np.array([*stream, *[EDGE] * block], np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view(numbers, block + 1)
+    # A window belongs to a word if what precedes its target is not an edge, or its target is not: the first
+    # target of a word follows edges alone, the last one is the edge behind it.
+    inside = (windows[:, -2] != EDGE) | (windows[:, -1] != EDGE)
+    return Examples(np.ascontiguousarray(windows[inside, :-1]), windows[inside, -1].copy())
+
+
+def padded(words: Sequence[str], targets: Sequence[int], alphabet: Alphabet, extent: int) -> Examples:
+    """Words as rows of `extent` numbers, with 0 behind."""
+    longest = max(map(len, words))
+    if extent < longest:
+        raise ValueError(f"extent: at least the {longest} characters of the longest word, got {extent}.")
+    x = np.zeros((len(words), extent), np.int64)
+    for row, word in zip(x, words, strict=True):
+        row[: len(word)] = alphabet.encode(word)
+    return Examples(x, np.array(targets, np.int64), np.array([len(word) for word in words], np.int64))
+
+
+def split(examples: Examples, rng: np.random.Generator, share: float = 0.1) -> tuple[Examples, Examples]:
+    """A training and a held-out part, of at least one each."""
+    order = rng.permutation(len(examples))
+    held_out = min(max(1, round(share * len(examples))), len(examples) - 1)
+    return examples.pick(order[held_out:]), examples.pick(order[:held_out])
+
+
+@dataclass(frozen=True)
+class Table:
+    """A CSV with a header: features, a target for each row, and the classes' names (None: targets are numbers)."""
+
+    columns: tuple[str, ...]
+    features: Array
+    targets: Array
+    classes: tuple[str, ...] | None
+
+
+def read_csv(path: Path, target: str) -> Table:
+    """Numbers in all columns but the target, which holds classes, or numbers of which there are many."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: text in UTF-8, got bytes that are not.") from None
+    if target not in header:
+        raise ValueError(f"--target: one of the columns {', '.join(header)}, got {target!r}.")
+    if len(rows) < 4:
+        raise ValueError(f"{path}: at least four rows under the header, got {len(rows)}.")
+    at = header.index(target)
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise ValueError(f"{path}: {len(header)} cells in each row, got {len(row)} in line {number}.")
+    features = np.array([[_number(path, cell, number, header[i]) for i, cell in enumerate(row) if i != at]
+                         for number, row in enumerate(rows, 2)])  # fmt: skip
+    if not features.shape[1]:
+        raise ValueError(f"{path}: at least one column beside {target!r}, got none.")
+    words = [row[at].strip() for row in rows]
+    columns = tuple(name for i, name in enumerate(header) if i != at)
+    classes = tuple(sorted(set(words)))
+    try:
+        numbers = np.array([float(word) for word in words])
+    except ValueError:
+        numbers = None
+    if numbers is None or len(classes) <= min(20, len(words) // 2):
+        if len(classes) < 2:
+            raise ValueError(f"--target: at least two classes, got {classes[0]!r} alone in {target!r}.")
+        return Table(columns, features, np.array([classes.index(word) for word in words]), classes)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{path}: finite numbers, got one that is not in {target!r}.")
+    return Table(columns, features, numbers, None)
+
+
+def _number(path: Path, cell: str, line: int, column: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = np.nan
+    if not np.isfinite(value):
+        raise ValueError(f"{path}: a finite number in column {column!r}, got {cell!r} in line {line}.")
+    return value
+
+
+def standardized(train: Array, *others: Array, part: int = 1024) -> list[Array]:
+    """Columns of mean 0 and deviation 1 over the training set, measured part by part and merged."""
+    parts = [measure(train[start : start + part], batch()) for start in range(0, len(train), part)]
+    whole = merge(*parts)
+    deviation = np.sqrt(whole.var())
+    return [(one - whole.mean) / np.where(deviation > 0, deviation, 1.0) for one in (train, *others)]

@@ -1,0 +1,129 @@
+"""A run in a directory: started, stopped at any moment, continued, finished.
+
+Reports and checkpoints come at fixed steps, so that a run that was killed and continued writes the same files as one
+that was left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from truenorm.lab import checkpoint
+from truenorm.lab.data import Alphabet
+from truenorm.lab.training import Config, Trainer, as_line, prepare
+
+REPORTS = 100  # in a run
+BETWEEN = 5.0  # seconds between checkpoints, at least
+JUDGED = 4096  # held-out examples of a report; the result takes all
+
+Report = dict[str, Any]
+
+
+class Stopped(Exception):  # noqa: N818  (not an error)
+    """A run was asked to stop, and is saved; `step` is the last that it took."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped and saved after step {step}")
+        self.step = step
+
+
+def start(directory: Path, config: Config, tell: Callable[[Report], None], stop: Callable[[], bool]) -> Report:
+    """A new run, from its first step to its result. Between steps `stop` may ask to save and leave: `Stopped`."""
+    trainer = Trainer(config, prepare(config))  # first: what is wrong with the data leaves no directory behind
+    directory.mkdir(parents=True, exist_ok=True)
+    with checkpoint.locked(directory):
+        if (directory / "config.json").exists():
+            raise ValueError(f"{directory}: a directory without a run, got one with. Pass --resume, or another --out.")
+        checkpoint.write_json(directory / "config.json", config.model_dump())
+        return _work(directory, trainer, [0.0, 0], tell, stop)
+
+
+def resume(directory: Path, tell: Callable[[Report], None], stop: Callable[[], bool]) -> Report:
+    """The rest of a run; its result where it is complete."""
+    config = read_config(directory)
+    with checkpoint.locked(directory):
+        if (directory / "result.json").exists():
+            found: Report = checkpoint.read_json(directory / "result.json")
+            return found
+        if not (directory / "checkpoint.safetensors").exists():  # killed before the first
+            checkpoint.truncate_metrics(directory / "metrics.jsonl", -1)
+            return _work(directory, Trainer(config, prepare(config)), [0.0, 0], tell, stop)
+        trainer, losses = _load(directory, config)
+        checkpoint.truncate_metrics(directory / "metrics.jsonl", trainer.step)
+        return _work(directory, trainer, losses, tell, stop)
+
+
+def load(directory: Path) -> Trainer:
+    """The trainer of a run as its last checkpoint has it."""
+    return _load(directory, read_config(directory))[0]
+
+
+def read_config(directory: Path) -> Config:
+    try:
+        return Config(**checkpoint.read_json(directory / "config.json"))
+    except (ValidationError, TypeError):
+        raise ValueError(f"{directory}: a run of this version, got a config.json that is not.") from None
+
+
+def _load(directory: Path, config: Config) -> tuple[Trainer, list[Any]]:
+    arrays, facts = checkpoint.load(directory / "checkpoint.safetensors")
+    if facts["config"] != config.model_dump():
+        raise ValueError(f"{directory}: a checkpoint of this run, got one of another config.json.")
+    alphabet = None if facts["alphabet"] is None else Alphabet(tuple(facts["alphabet"]))
+    trainer = Trainer(config, prepare(config, alphabet))
+    trainer.restore(arrays, facts)
+    return trainer, facts["losses"]
+
+
+def _work(
+    directory: Path,
+    trainer: Trainer,
+    losses: list[Any],
+    tell: Callable[[Report], None],
+    stop: Callable[[], bool],
+) -> Report:
+    """losses: the sum and the number of those that no report has told yet."""
+    config, saved = trainer.config, time.monotonic()
+    every = max(1, config.steps // REPORTS)
+
+    def save() -> None:
+        arrays, facts = trainer.state()
+        checkpoint.save(directory / "checkpoint.safetensors", arrays, facts | {"losses": losses})
+
+    while trainer.step < config.steps:
+        losses[0] += trainer.advance()
+        losses[1] += 1
+        if trainer.step % every == 0 or trainer.step == config.steps:
+            tell(_report(directory, trainer, losses))
+            if time.monotonic() - saved > BETWEEN:
+                save()
+                saved = time.monotonic()
+        if stop():
+            save()
+            raise Stopped(trainer.step)
+    save()
+    result = {
+        "steps": trainer.step,
+        "train": asdict(trainer.score(trainer.material.train)),
+        "held_out": asdict(trainer.score(trainer.material.held_out)),
+        "parameters": sum(value.size for value in trainer.network.parameters.values()),
+    }
+    checkpoint.write_json(directory / "result.json", result)
+    return result
+
+
+def _report(directory: Path, trainer: Trainer, losses: list[Any]) -> Report:
+    score = trainer.score(trainer.material.held_out, JUDGED)
+    report = {"step": trainer.step, "loss": losses[0] / losses[1], "held_out": score.loss}
+    if score.accuracy is not None:
+        report["accuracy"] = score.accuracy
+    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(as_line(report))
+    losses[:] = [0.0, 0]
+    return report

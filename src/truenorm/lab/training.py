@@ -1,0 +1,241 @@
+"""A run: data, network, optimizer and random numbers, advanced step by step.
+
+Everything that the future of a run depends on is in `Trainer.state()`: a run that is stopped at any step and continued
+from there takes the same steps, to the bit.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from truenorm.lab import data
+from truenorm.lab.data import Alphabet, Examples
+from truenorm.lab.layers import Normalize, Pass, cross_entropy, squared_error
+from truenorm.lab.networks import (
+    ActivationName,
+    Body,
+    Network,
+    NormAt,
+    NormName,
+    Padding,
+    character_mlp,
+    sequence_classifier,
+    table_network,
+)
+from truenorm.lab.optimizers import SGD, Adam, OptimizerName, Schedule, learning_rate
+from truenorm.running import Running
+
+Array = NDArray[Any]
+Task = Literal["words", "gender", "table"]
+EVALUATED = 4096  # examples of one forward, when a whole set is evaluated
+
+
+class Config(BaseModel):
+    """What is trained, and how. The defaults are the notes' own network."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Task = "words"
+    data: str = "names"
+    target: str | None = None
+    standardize: bool = True
+    norm: NormName = "batch"
+    norm_at: NormAt = "before"
+    padding: Padding = "valid"
+    groups: int = Field(4, ge=1)
+    ddof: Literal[0, 1] = 0
+    batch: int = Field(32, ge=1)
+    block: int = Field(3, ge=1)
+    extent: int | None = Field(None, ge=1)
+    embedding: int = Field(2, ge=1)
+    heads: int = Field(1, ge=1)
+    hidden: int = Field(100, ge=1)
+    depth: int = Field(1, ge=1)
+    activation: ActivationName = "tanh"
+    dropout: float = Field(0.0, ge=0, lt=1)
+    optimizer: OptimizerName = "sgd"
+    momentum: float = Field(0.0, ge=0, lt=1)
+    rate: float = Field(0.1, gt=0)
+    schedule: Schedule = "step"
+    steps: int = Field(10_000, ge=1)
+    seed: int = Field(0, ge=0)
+    dtype: Literal["float32", "float64"] = "float32"
+
+    def body(self) -> Body:
+        shared = {name: getattr(self, name) for name in Body.__dataclass_fields__}
+        return Body(**shared)
+
+
+@dataclass(frozen=True)
+class Material:
+    """The data of a run, and the network that fits it."""
+
+    train: Examples
+    held_out: Examples
+    network: Network
+    classes: bool  # targets are classes, not numbers
+    alphabet: Alphabet | None = None
+    names: tuple[str, ...] = ()  # of the classes
+
+
+def prepare(config: Config, alphabet: Alphabet | None = None) -> Material:
+    """Read the data and make the network, from the seed alone. `alphabet`: of the run that is continued."""
+    if config.norm == "batch" and config.batch == 1 and config.task != "gender":
+        raise ValueError("--batch: at least 2 with batch norm, got 1. One value has no variance: use --norm layer.")
+    shuffle, start = (np.random.default_rng([config.seed, number]) for number in (1, 2))
+    match config.task:
+        case "words":
+            words = _words(config.data)
+            alphabet = alphabet or Alphabet.of(words)
+            order = shuffle.permutation(len(words))
+            held = min(max(1, len(words) // 10), len(words) - 1)
+            train, held_out = (
+                data.blocks([words[i] for i in rows], alphabet, config.block) for rows in (order[held:], order[:held])
+            )
+            network = character_mlp(
+                config.body(), start, alphabet=len(alphabet), block=config.block, embedding=config.embedding
+            )
+            return Material(train, held_out, network, True, alphabet)
+        case "gender":
+            if config.data != "names":
+                raise ValueError(f"--data: names for --task gender, got {config.data!r}.")
+            words, genders = data.first_names()
+            alphabet = alphabet or Alphabet.of(words)
+            extent = config.extent or max(map(len, words))
+            train, held_out = data.split(data.padded(words, genders, alphabet, extent), shuffle)
+            network = sequence_classifier(
+                config.body(),
+                start,
+                alphabet=len(alphabet),
+                classes=2,
+                extent=extent,
+                embedding=config.embedding,
+                heads=config.heads,
+            )
+            return Material(train, held_out, network, True, alphabet, ("female", "male"))
+        case "table":
+            if config.target is None:
+                raise ValueError("--target: the column to predict, got none.")
+            table = data.read_csv(Path(config.data), config.target)
+            train, held_out = data.split(Examples(table.features, table.targets), shuffle, 0.2)
+            if config.standardize:
+                parts = data.standardized(train.x, held_out.x)
+                train, held_out = Examples(parts[0], train.targets), Examples(parts[1], held_out.targets)
+            train, held_out = (Examples(one.x.astype(config.dtype), one.targets) for one in (train, held_out))
+            outputs = 1 if table.classes is None else len(table.classes)
+            network = table_network(config.body(), start, features=train.x.shape[1], outputs=outputs)
+            return Material(train, held_out, network, table.classes is not None, None, table.classes or ())
+
+
+def _words(source: str) -> list[str]:
+    match source:
+        case "names":
+            return data.first_names()[0]
+        case "surnames":
+            return data.surnames()
+        case _:
+            return data.read_words(Path(source))
+
+
+@dataclass(frozen=True)
+class Score:
+    """Loss, and the share of examples whose most likely class is the right one (None for numbers)."""
+
+    loss: float
+    accuracy: float | None
+
+
+class Trainer:
+    """A run that can be advanced, judged, stored and continued."""
+
+    def __init__(self, config: Config, material: Material) -> None:
+        self.config, self.material, self.network = config, material, material.network
+        self.optimizer = Adam() if config.optimizer == "adam" else SGD(config.momentum)
+        self.picks, self.drops = (np.random.default_rng([config.seed, number]) for number in (3, 4))
+        self.step = 0
+        self.loss = cross_entropy if material.classes else squared_error
+
+    def advance(self) -> float:
+        """One step; returns the loss before it."""
+        train, config = self.material.train, self.config
+        chosen = train.pick(self.picks.integers(0, len(train), config.batch))
+        how = Pass(training=True, lengths=chosen.lengths, rng=self.drops)
+        loss, dy = self.loss(self.network.forward(chosen.x, how), chosen.targets)
+        gradients = self.network.backward(dy)
+        rate = learning_rate(config.rate, config.schedule, self.step, config.steps)
+        self.optimizer.step(self.network.parameters, gradients, rate)
+        self.step += 1
+        return loss
+
+    def score(self, examples: Examples, most: int | None = None) -> Score:
+        """How well it does, without training; of the first `most` examples, or of all."""
+        total, right, count = 0.0, 0, min(len(examples), most or len(examples))
+        for begin in range(0, count, EVALUATED):
+            part = examples.pick(np.arange(begin, min(begin + EVALUATED, count)))
+            found = self.network.forward(part.x, Pass(lengths=part.lengths))
+            total += self.loss(found, part.targets)[0] * len(part)
+            right += int((found.argmax(1) == part.targets).sum()) if self.material.classes else 0
+        return Score(total / count, right / count if self.material.classes else None)
+
+    # -- all that the future depends on --
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Arrays and facts for `checkpoint.save`."""
+        arrays = {f"parameter.{name}": value for name, value in self.network.parameters.items()}
+        arrays |= {f"optimizer.{name}": value for name, value in self.optimizer.state.items()}
+        counts = {}
+        for name, layer in self.network.layers.items():
+            if isinstance(layer, Normalize) and layer.running is not None:
+                running = layer.running
+                arrays |= {
+                    f"running.{name}.{part}": getattr(running, part) for part in ("mean", "var", "count")
+                }  # fmt: skip
+                counts[name] = {"batches": running.batches, "skipped": running.skipped}
+        facts = {
+            "step": self.step,
+            "config": self.config.model_dump(),
+            "alphabet": None if self.material.alphabet is None else list(self.material.alphabet.characters),
+            "picks": self.picks.bit_generator.state,
+            "drops": self.drops.bit_generator.state,
+            "running": counts,
+        }
+        return arrays, facts
+
+    def restore(self, arrays: dict[str, Array], facts: dict[str, Any]) -> None:
+        """Back to what `state` returned."""
+        expected = {f"parameter.{name}": value for name, value in self.network.parameters.items()}
+        for name, value in expected.items():
+            found = arrays.get(name)
+            if found is None or found.shape != value.shape or found.dtype != value.dtype:
+                raise ValueError(f"checkpoint: {name} of shape {value.shape}, got another. It is of another network.")
+            value[...] = found
+        prefix = "optimizer."
+        self.optimizer.state = {
+            name.removeprefix(prefix): value.copy() for name, value in arrays.items() if name.startswith(prefix)
+        }
+        for name, counts in facts["running"].items():
+            layer = self.network.layers[name]
+            assert isinstance(layer, Normalize)
+            assert layer.running is not None
+            part = partial(_part, arrays, name)
+            layer.running = Running(part("mean"), part("var"), part("count"), layer.running.convention, **counts)
+        self.picks.bit_generator.state = facts["picks"]
+        self.drops.bit_generator.state = facts["drops"]
+        self.step = facts["step"]
+
+
+def _part(arrays: dict[str, Array], name: str, part: str) -> Array:
+    return arrays[f"running.{name}.{part}"]
+
+
+def as_line(report: dict[str, Any]) -> str:
+    """One line of metrics.jsonl."""
+    return json.dumps(report) + "\n"

@@ -1,0 +1,315 @@
+"""Runs: the same bits for one seed, however often they are stopped; what is wrong with them, in one line."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pydantic", reason="the extra 'lab' is not installed")
+pytest.importorskip("safetensors", reason="the extra 'lab' is not installed")
+from click.testing import CliRunner
+
+from truenorm.cli import commands
+from truenorm.lab import checkpoint, data, run
+from truenorm.lab.data import Alphabet
+from truenorm.lab.sampling import generate, reestimate
+from truenorm.lab.training import Config, Trainer, prepare
+
+WORDS = ["anna", "bob", "carla", "dave", "eve", "frank", "grace", "heidi", "ivan", "judy", "olivia", "peggy"]
+FILES = ("config.json", "metrics.jsonl", "checkpoint.safetensors", "result.json")
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    path = tmp_path / "words.txt"
+    path.write_text("\n".join(WORDS) + "\n", "utf-8")
+    return path
+
+
+def small(words: Path, **options: Any) -> Config:
+    given = {"hidden": 8, "steps": 60, "dropout": 0.1, "optimizer": "adam", "rate": 0.01} | options
+    return Config(data=str(words), **given)
+
+
+def quietly(_: Any) -> None:
+    pass
+
+
+def never() -> bool:
+    return False
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {name: (directory / name).read_bytes() for name in FILES}
+
+
+# ---- the same bits ----
+
+
+def test_two_runs_with_one_seed_are_equal_to_the_bit(words: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run.start(tmp_path / name, small(words), quietly, never)
+    run.start(tmp_path / "other", small(words, seed=1), quietly, never)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert contents(tmp_path / "one")["metrics.jsonl"] != contents(tmp_path / "other")["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("options", [{}, {"optimizer": "sgd", "momentum": 0.9}, {"norm": "layer", "steps": 250}])
+def test_a_run_that_is_stopped_again_and_again_ends_as_one_that_is_not(
+    words: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    config = small(words, **options)
+    run.start(tmp_path / "whole", config, quietly, never)
+    steps = iter(range(10**6))
+
+    def stop() -> bool:
+        return next(steps) % 7 == 6
+
+    with pytest.raises(run.Stopped):
+        run.start(tmp_path / "parts", config, quietly, stop)
+    for _ in range(100):
+        try:
+            run.resume(tmp_path / "parts", quietly, stop)
+            break
+        except run.Stopped:
+            pass
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_a_run_that_is_killed_at_any_moment_ends_as_one_that_is_not(words: Path, tmp_path: Path) -> None:
+    options = ["--data", str(words), "--hidden", "8", "--steps", "400", "--dropout", "0.1", "--rate", "0.01"]
+    # Checkpoints every 0 seconds, that is at every report, so that killing falls before, between and into them.
+    start = "from truenorm.lab import run; run.BETWEEN = 0; from truenorm.cli import main; main()"
+    command = [sys.executable, "-c", start, "train"]
+    subprocess.run([*command, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
+    killed = 0
+    words_of = [*options, "--out", str(tmp_path / "parts")]
+    for patience in (0.55, 0.65, 0.75, 0.85, 0.95, 60):
+        process = subprocess.Popen([*command, *words_of], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            killed += 1
+        process.wait()
+        if (tmp_path / "parts" / "config.json").exists():
+            words_of = ["--resume", "--out", str(tmp_path / "parts")]
+        if (tmp_path / "parts" / "result.json").exists():
+            break
+    assert killed
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "truenorm", "train", "--data", str(words), "--steps", "1000000", "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (out / "metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"truenorm train --resume --out {out}" in said
+    assert run.load(out).step > 0
+
+
+def test_a_torn_last_line_of_the_metrics_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste', "utf-8")
+    checkpoint.truncate_metrics(path, 2)
+    assert path.read_text("utf-8") == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "result.json"
+    checkpoint.write_json(path, {"old": 1})
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.write_json(path, {"new": 2})
+    assert json.loads(path.read_text("utf-8")) == {"old": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+# ---- learning ----
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer", "rms", "group"])
+def test_a_network_learns_a_few_words_by_heart(words: Path, norm: Any) -> None:
+    config = small(words, norm=norm, steps=1500, hidden=32, embedding=8, dropout=0.0, rate=0.01, block=4)
+    trainer = Trainer(config, prepare(config))
+    before = trainer.score(trainer.material.train).loss
+    for _ in range(config.steps):
+        trainer.advance()
+    assert before > 2.0
+    assert trainer.score(trainer.material.train).loss < 0.45  # which first letter comes is not to be known
+
+
+def test_the_gender_of_names_is_learned_better_than_by_guessing() -> None:
+    config = Config(task="gender", embedding=8, hidden=16, steps=600, optimizer="adam", rate=0.01)
+    trainer = Trainer(config, prepare(config))
+    for _ in range(config.steps):
+        trainer.advance()
+    share = trainer.material.held_out.targets.mean()
+    guessing = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    assert trainer.score(trainer.material.held_out).loss < 0.9 * guessing
+
+
+def test_the_census_lists() -> None:
+    names, genders = data.first_names()
+    assert len(names) == len(set(names)) == 5163
+    assert [genders[names.index(name)] for name in ("mary", "john", "kim", "robin", "leslie")] == [0, 1, 0, 0, 0]
+    assert len(data.surnames()) == 88799
+    assert data.surnames()[0] == "smith"
+
+
+def test_tables_of_classes_and_of_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal([100.0, 0.001], [50.0, 0.002], (300, 2))
+    big = np.where(x[:, 0] / 50 + x[:, 1] / 0.002 > 2.5, "big", "small")
+    for name, target in (("classes", big), ("numbers", x[:, 0] / 50 - x[:, 1] / 0.002)):
+        path = tmp_path / f"{name}.csv"
+        rows = [f"{a},{t},{b}" for (a, b), t in zip(x, target, strict=True)]
+        path.write_text("\n".join(["a,y,b", *rows]), "utf-8")
+        config = Config(task="table", data=str(path), target="y", hidden=16, steps=800, rate=0.05)
+        trainer = Trainer(config, prepare(config))
+        for _ in range(config.steps):
+            trainer.advance()
+        score = trainer.score(trainer.material.held_out)
+        if name == "classes":
+            assert trainer.material.names == ("big", "small")
+            assert score.accuracy is not None
+            assert score.accuracy > 0.9
+        else:
+            assert score.accuracy is None
+            assert score.loss < 0.2 * np.var(trainer.material.held_out.targets)
+
+
+def test_inputs_are_standardised_over_the_training_set_alone() -> None:
+    train, other = np.random.default_rng(1).normal(7, 3, (2500, 4)), np.full((3, 4), 7.0)
+    found, moved = data.standardized(train, other)
+    np.testing.assert_allclose(found.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(found.std(0), 1, rtol=1e-12)
+    np.testing.assert_allclose(moved, (other - train.mean(0)) / train.std(0), rtol=1e-12)
+    assert not data.standardized(np.full((5, 1), 3.0))[0].any()
+
+
+# ---- sampling ----
+
+
+def test_words_are_generated_from_running_and_from_reestimated_statistics(words: Path) -> None:
+    config = small(words, steps=800, hidden=32, embedding=8, dropout=0.0, block=4)
+    trainer = Trainer(config, prepare(config))
+    for _ in range(config.steps):
+        trainer.advance()
+    material = trainer.material
+    assert material.alphabet is not None
+
+    def draw(seed: int, temperature: float) -> list[str]:
+        rng = np.random.default_rng(seed)
+        assert material.alphabet is not None
+        return generate(trainer.network, material.alphabet, 4, rng, count=50, temperature=temperature)
+
+    assert draw(0, 1.0) == draw(0, 1.0) != draw(1, 1.0)
+    assert len(set(draw(0, 0.0))) == 1
+    assert len(set(draw(0, 1.0)) & set(WORDS)) > 3
+    reestimate(trainer.network, material.train)
+    assert len(set(draw(0, 1.0)) & set(WORDS)) > 3
+
+
+def test_blocks_of_any_alphabet() -> None:
+    alphabet = Alphabet.of(["zoë", "東京"])
+    found = data.blocks(["zoë", "東京"], alphabet, 3)
+    assert len(found) == 4 + 3
+    assert [alphabet.decode([n for n in row if n]) for row in found.x] == ["", "z", "zo", "zoë", "", "東", "東京"]
+
+
+# ---- what is wrong, in one line ----
+
+
+def refused(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "truenorm", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def written(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    return str(path)
+
+
+def test_bad_input_is_one_line_and_leaves_no_directory(words: Path, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "run")]
+    csv = written(tmp_path / "t.csv", b"a,b\n1,x\n2,y\n3,x\n4,y\n")
+    for arguments, text in (
+        (["--data", written(tmp_path / "empty", b"")], "at least two words, one a line, got 0."),
+        (["--data", written(tmp_path / "one", b"word\n")], "at least two words, one a line, got 1."),
+        (["--data", written(tmp_path / "binary", b"\xff\xfe\x00\x01")], "text in UTF-8"),
+        (["--data", str(tmp_path / "missing")], "No such file or directory."),
+        (["--data", str(words), "--batch", "1"], "--batch: at least 2 with batch norm, got 1."),
+        (["--data", str(words), "--norm", "group", "--groups", "3"], "groups: divide the 100 features"),
+        (["--data", str(words), "--steps", "0"], "--steps: input should be greater than or equal to 1, got 0."),
+        (["--data", str(words), "--norm", "batsch"], "Invalid value for '--norm'"),
+        (["--task", "table", "--data", csv], "--target: the column to predict, got none."),
+        (["--task", "table", "--data", csv, "--target", "c"], "--target: one of the columns a, b, got 'c'."),
+        (["--task", "gender", "--extent", "3"], "extent: at least the 11 characters of the longest word, got 3."),
+        (["--task", "gender", "--embedding", "5"], "SelfAttention: heads divide the 5 features, got 2."),
+    ):
+        assert text in refused("train", *arguments, *out), arguments
+        assert not (tmp_path / "run").exists()
+
+
+def test_runs_that_cannot_be_continued(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    config = small(words)
+    with pytest.raises(run.Stopped):
+        run.start(out, config, quietly, lambda: True)
+    with pytest.raises(
+        ValueError, match=r"a directory without a run, got one with\. Pass --resume, or another --out\."
+    ):
+        run.start(out, config, quietly, never)
+    with checkpoint.locked(out), pytest.raises(ValueError, match="got one in use"):
+        run.resume(out, quietly, never)
+    words.write_text("\n".join([*WORDS, "ünal"]), "utf-8")
+    with pytest.raises(ValueError, match="alphabet: characters that the run was started with, got 'ü' in 'ünal'"):
+        run.resume(out, quietly, never)
+    words.write_text("\n".join(WORDS), "utf-8")
+    path = out / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:100], b"\0" * 50, whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="got a damaged file"):
+            run.resume(out, quietly, never)
+    from safetensors.numpy import save
+
+    path.write_bytes(save({"x": np.zeros(3)}))
+    with pytest.raises(ValueError, match="got another one's"):
+        run.resume(out, quietly, never)
+    path.write_bytes(whole)
+    run.resume(out, quietly, never)
+    with pytest.raises(ValueError, match=r"a run's directory, got one without config\.json"):
+        run.read_config(tmp_path)
+
+
+def test_the_commands_train_and_sample(words: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    found = CliRunner().invoke(commands, ["train", "--data", str(words), "--steps", "20", "--out", out])
+    assert found.exit_code == 0, found.output
+    assert "held out: loss" in found.output
+    assert "step 20 of 20: loss" in found.output
+    drawn = CliRunner().invoke(commands, ["sample", out, "--count", "5", "--statistics", "reestimated"])
+    assert len(drawn.output.splitlines()) == 5
+    assert "no other option" in refused("train", "--resume", "--steps", "9", "--out", out)
