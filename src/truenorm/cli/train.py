@@ -56,7 +56,7 @@ Examples:
 @click.option("--padding", type=_choice(Padding), help="Whether padding enters the statistics.  [default: valid]")
 @click.option("--groups", type=int, help="Of --norm group.  [default: 4]")
 @click.option("--ddof", type=int, help="1 divides by n - 1, as the notes do.  [default: 0]")
-@click.option("--batch", type=int, help="Examples of a step.  [default: 32]")
+@click.option("--batch", type=int, help="Size of a batch.  [default: 32]")
 @click.option("--block", type=int, help="Characters before the one to predict.  [default: 3]")
 @click.option("--extent", type=int, help="Pad names to so many characters.  [default: the longest]")
 @click.option("--embedding", type=int, help="Numbers for a character.  [default: 2; gender: 16]")
