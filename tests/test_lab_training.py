@@ -205,6 +205,30 @@ def test_inputs_are_standardised_over_the_training_set_alone() -> None:
     assert not data.standardized(np.full((5, 1), 3.0))[0].any()
 
 
+# ---- instruments ----
+
+
+def test_instruments_tell_saturation_updates_drift_and_how_far_running_statistics_are_behind(words: Path) -> None:
+    config = small(words, dropout=0.0, optimizer="sgd", rate=0.1)
+    trainer = Trainer(config, prepare(config))
+    trainer.advance()
+    first = trainer.observe()
+    assert set(first["drift"].values()) == {0.0}
+    assert sum(first["layers"]["act1"]["histogram"]) == len(trainer.material.held_out) * 8
+    assert 0 <= first["layers"]["act1"]["saturated"] < 1
+    gradient = trainer.network.gradients["output.weight"]
+    weight = trainer.network.parameters["output.weight"]
+    assert first["updates"]["output.weight"]["update"] == pytest.approx(0.1 * gradient.std() / weight.std(), rel=1e-5)
+    assert first["behind"]["norm1"] > 0.1  # running statistics start at 0 and 1
+    trainer.network.parameters["norm1.weight"] *= 50
+    for _ in range(60):
+        trainer.advance()
+    later = trainer.observe()
+    assert later["layers"]["act1"]["saturated"] > 0.5
+    assert later["drift"]["output"] > 0.1
+    assert later["behind"]["norm1"] < first["behind"]["norm1"]
+
+
 # ---- sampling ----
 
 
@@ -312,4 +336,11 @@ def test_the_commands_train_and_sample(words: Path, tmp_path: Path) -> None:
     assert "step 20 of 20: loss" in found.output
     drawn = CliRunner().invoke(commands, ["sample", out, "--count", "5", "--statistics", "reestimated"])
     assert len(drawn.output.splitlines()) == 5
+    shown = CliRunner().invoke(
+        commands, ["train", "--data", str(words), "--steps", "20", "--watch", "--out", out + "2"]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "saturated" in shown.output
+    assert "norm1" in shown.output
+    assert "…" not in shown.output  # 80 columns are enough
     assert "no other option" in refused("train", "--resume", "--steps", "9", "--out", out)

@@ -12,9 +12,13 @@ from typing import Any, get_args
 
 import click
 from pydantic import ValidationError
+from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from truenorm.cli import Command
+from truenorm.cli.watching import instruments_table
 from truenorm.lab import run
 from truenorm.lab.networks import ActivationName, NormAt, NormName, Padding
 from truenorm.lab.optimizers import OptimizerName, Schedule
@@ -72,13 +76,14 @@ Examples:
 @click.option("--steps", type=int, help="[default: 10000; gender: 3000, table: 2000]")
 @click.option("--seed", type=int, help="[default: 0]")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), help="[default: float32]")
-def command(out: Path, resume: bool, **options: Any) -> int:
+@click.option("--watch", is_flag=True, help="Show what goes on in every layer, while it trains.")
+def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
     """Train a small network with hand-written backpropagation."""
     given = {name: value for name, value in options.items() if value is not None}
     if resume and given:
         raise click.UsageError(f"--resume: no other option but --out, got --{next(iter(given)).replace('_', '-')}.")
     config = run.read_config(out) if resume else make_config(given)
-    with progress(config.steps) as tell, asked_to_stop() as stop:
+    with (watched if watch else progress)(config.steps) as tell, asked_to_stop() as stop:
         try:
             result = run.resume(out, tell, stop) if resume else run.start(out, config, tell, stop)
         except run.Stopped as stopped:
@@ -132,28 +137,54 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
+def _speaker() -> Callable[[dict[str, Any]], str]:
+    """Loss, and speed since the first report: a run that is continued has taken steps before."""
+    begin: list[tuple[int, float]] = []
+
+    def words(report: dict[str, Any]) -> str:
+        begin.append((report["step"], time.monotonic()))
+        taken, seconds = report["step"] - begin[0][0], begin[-1][1] - begin[0][1]
+        del begin[1:]
+        right = f"  {report['accuracy']:.1%} right" if "accuracy" in report else ""
+        speed = f"  {taken / seconds:.0f} steps/s" if taken and seconds else ""
+        return f"loss {report['loss']:.4f}  held out {report['held_out']:.4f}{right}{speed}"
+
+    return words
+
+
+@contextmanager
+def watched(steps: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """The instruments of every layer: in place on a terminal, ten times one below the other otherwise."""
+    console, words = Console(stderr=True), _speaker()
+
+    def table(report: dict[str, Any]) -> Table:
+        return instruments_table(report, f"step {report['step']} of {steps}: {words(report)}")
+
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda report: live.update(table(report), refresh=True)
+        return
+    yield lambda report: console.print(table(report), "") if _tenth(report["step"], steps) else None
+
+
+def _tenth(step: int, steps: int) -> bool:
+    """Whether this report is one of about ten."""
+    return step % max(1, steps // 10) < max(1, steps // run.REPORTS) or step == steps
+
+
 @contextmanager
 def progress(steps: int) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A bar on a terminal, ten plain lines otherwise."""
-    begin, first = time.monotonic(), [0]
-
-    def words(report: dict[str, Any]) -> str:
-        speed = (report["step"] - first[0]) / max(time.monotonic() - begin, 1e-9)
-        right = f"  {report['accuracy']:.1%} right" if "accuracy" in report else ""
-        return f"loss {report['loss']:.4f}  held out {report['held_out']:.4f}{right}  {speed:.0f} steps/s"
-
+    words = _speaker()
     if sys.stderr.isatty():
         columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
-        from rich.console import Console
-
         with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
             task = bar.add_task("", total=steps)
             yield lambda report: bar.update(task, completed=report["step"], description=words(report))
         return
-    every = max(1, steps // 10)
 
     def line(report: dict[str, Any]) -> None:
-        if report["step"] % every < max(1, steps // run.REPORTS) or report["step"] == steps:
+        if _tenth(report["step"], steps):
             click.echo(f"step {report['step']} of {steps}: {words(report)}", err=True)
 
     yield line

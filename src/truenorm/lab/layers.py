@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from truenorm.engine import backward, forward
 from truenorm.inputs import Normalized
+from truenorm.moments import Moments
 from truenorm.running import Running, torch_convention
 from truenorm.spec import Norm
 
@@ -113,13 +114,15 @@ class Normalize(Layer):
         super().__init__(weight=np.ones(size, dtype), bias=np.zeros(size, dtype))
         self.norm, self.counted = norm, counted
         self.running = Running.start((size,), torch_convention()) if running else None
+        self.batch: Moments | None = None  # of the last step
 
     def forward(self, x: Array, how: Pass) -> Array:
         fixed = self.running.moments(self.norm) if self.running is not None and not how.training else None
         lengths = None if self.counted else how.lengths
         self.out: Normalized = forward(x, self.norm, **self.parameters, lengths=lengths, moments=fixed)  # type: ignore[arg-type]
         if self.running is not None and how.training:
-            self.running = self.running.update(self.out.moments)
+            self.batch = self.out.moments
+            self.running = self.running.update(self.batch)
         return self.out.y
 
     def backward(self, dy: Array) -> Array:

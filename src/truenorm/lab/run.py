@@ -120,9 +120,10 @@ def _work(
 
 def _report(directory: Path, trainer: Trainer, losses: list[Any]) -> Report:
     score = trainer.score(trainer.material.held_out, JUDGED)
-    report = {"step": trainer.step, "loss": losses[0] / losses[1], "held_out": score.loss}
+    report: Report = {"step": trainer.step, "loss": losses[0] / losses[1], "held_out": score.loss}
     if score.accuracy is not None:
         report["accuracy"] = score.accuracy
+    report["instruments"] = trainer.observe()
     with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(as_line(report))
     losses[:] = [0.0, 0]

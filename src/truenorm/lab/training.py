@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from truenorm.lab import data
 from truenorm.lab.data import Alphabet, Examples
+from truenorm.lab.instruments import observe
 from truenorm.lab.layers import Normalize, Pass, cross_entropy, squared_error
 from truenorm.lab.networks import (
     ActivationName,
@@ -161,6 +162,7 @@ class Trainer:
         self.optimizer = Adam() if config.optimizer == "adam" else SGD(config.momentum)
         self.picks, self.drops = (np.random.default_rng([config.seed, number]) for number in (3, 4))
         self.step = 0
+        self.first: dict[str, Any] | None = None  # what the first report said of the layers' inputs
         self.loss = cross_entropy if material.classes else squared_error
 
     def advance(self) -> float:
@@ -185,6 +187,13 @@ class Trainer:
             right += int((found.argmax(1) == part.targets).sum()) if self.material.classes else 0
         return Score(total / count, right / count if self.material.classes else None)
 
+    def observe(self) -> dict[str, Any]:
+        """What the instruments say after the last step."""
+        rate = learning_rate(self.config.rate, self.config.schedule, max(self.step - 1, 0), self.config.steps)
+        told = observe(self.network, self.material.held_out, rate, self.first)
+        self.first = self.first or told["inputs"]
+        return told
+
     # -- all that the future depends on --
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -206,6 +215,7 @@ class Trainer:
             "picks": self.picks.bit_generator.state,
             "drops": self.drops.bit_generator.state,
             "running": counts,
+            "first": self.first,
         }
         return arrays, facts
 
@@ -229,7 +239,7 @@ class Trainer:
             layer.running = Running(part("mean"), part("var"), part("count"), layer.running.convention, **counts)
         self.picks.bit_generator.state = facts["picks"]
         self.drops.bit_generator.state = facts["drops"]
-        self.step = facts["step"]
+        self.step, self.first = facts["step"], facts["first"]
 
 
 def _part(arrays: dict[str, Array], name: str, part: str) -> Array:
