@@ -328,6 +328,43 @@ def test_runs_that_cannot_be_continued(words: Path, tmp_path: Path) -> None:
         run.read_config(tmp_path)
 
 
+def test_training_that_diverges_says_so(words: Path, tmp_path: Path) -> None:
+    said = refused(
+        "train",
+        "--data",
+        str(words),
+        "--rate",
+        "1e30",
+        "--norm",
+        "none",
+        "--activation",
+        "relu",
+        "--out",
+        str(tmp_path / "run"),
+    )
+    assert "a finite loss, got" in said
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    monkeypatch.delitem(sys.modules, "truenorm.cli.train", raising=False)
+    found = CliRunner().invoke(commands, ["train", "--out", "x"])
+    assert found.exit_code == 1
+    assert "needs the package 'pydantic'. Install it: pip install 'truenorm[lab]'." in found.output
+
+
+def test_a_checkpoint_of_another_version_is_refused(words: Path, tmp_path: Path) -> None:
+    with pytest.raises(run.Stopped):
+        run.start(tmp_path / "run", small(words), quietly, lambda: True)
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    arrays, facts = checkpoint.load(path)
+    del facts["first"]
+    checkpoint.save(path, arrays, facts)
+    with pytest.raises(ValueError, match="a checkpoint of this version, got one without 'first'"):
+        run.resume(tmp_path / "run", quietly, never)
+
+
 def test_the_commands_train_and_sample(words: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
     found = CliRunner().invoke(commands, ["train", "--data", str(words), "--steps", "20", "--out", out])

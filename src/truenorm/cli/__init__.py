@@ -41,7 +41,11 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found: Command = importlib.import_module(f"truenorm.cli.{name}").command
+        try:
+            found: Command = importlib.import_module(f"truenorm.cli.{name}").command
+        except ModuleNotFoundError as error:
+            message = f"{name}: needs the package {error.name!r}. Install it: pip install 'truenorm[lab]'."
+            raise click.ClickException(message) from None
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

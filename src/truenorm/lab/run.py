@@ -6,12 +6,14 @@ that was left alone.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from truenorm.lab import checkpoint
@@ -77,8 +79,11 @@ def _load(directory: Path, config: Config) -> tuple[Trainer, list[Any]]:
         raise ValueError(f"{directory}: a checkpoint of this run, got one of another config.json.")
     alphabet = None if facts["alphabet"] is None else Alphabet(tuple(facts["alphabet"]))
     trainer = Trainer(config, prepare(config, alphabet))
-    trainer.restore(arrays, facts)
-    return trainer, facts["losses"]
+    try:
+        trainer.restore(arrays, facts)
+        return trainer, facts["losses"]
+    except KeyError as error:
+        raise ValueError(f"{directory}: a checkpoint of this version, got one without {error}.") from None
 
 
 def _work(
@@ -97,7 +102,13 @@ def _work(
         checkpoint.save(directory / "checkpoint.safetensors", arrays, facts | {"losses": losses})
 
     while trainer.step < config.steps:
-        losses[0] += trainer.advance()
+        with np.errstate(all="ignore"):  # what overflows shows in the loss
+            loss = trainer.advance()
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"step {trainer.step}: a finite loss, got {loss}. Training diverged: choose a lower --rate."
+            )
+        losses[0] += loss
         losses[1] += 1
         if trainer.step % every == 0 or trainer.step == config.steps:
             tell(_report(directory, trainer, losses))
