@@ -49,7 +49,11 @@ Examples:
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="The run's directory.")
 @click.option("--resume", is_flag=True, help="Continue the run in --out; takes no other option.")
-@click.option("--task", type=_choice(Task), help="words: the next character; gender: of a first name; table: a CSV.")
+@click.option(
+    "--task",
+    type=_choice(Task),
+    help="words: the next character; gender: of a first name; table: a CSV.  [default: words]",
+)
 @click.option("--data", help="A file (one word a line, or a CSV), or: names, surnames.  [default: names]")
 @click.option("--target", help="The column of the CSV to predict.")
 @click.option(
@@ -59,12 +63,12 @@ Examples:
 @click.option("--norm-at", type=_choice(NormAt), help="Before or after the activation.  [default: before]")
 @click.option("--padding", type=_choice(Padding), help="Whether padding enters the statistics.  [default: valid]")
 @click.option("--groups", type=int, help="Of --norm group.  [default: 4]")
-@click.option("--ddof", type=int, help="1 divides by n - 1, as the notes do.  [default: 0]")
+@click.option("--ddof", type=int, help="1 divides the squares by n - 1.  [default: 0]")
 @click.option("--batch", type=int, help="Size of a batch.  [default: 32]")
 @click.option("--block", type=int, help="Characters before the one to predict.  [default: 3]")
 @click.option("--extent", type=int, help="Pad names to so many characters.  [default: the longest]")
 @click.option("--embedding", type=int, help="Numbers for a character.  [default: 2; gender: 16]")
-@click.option("--heads", type=int, help="Of self-attention.  [default: 2]")
+@click.option("--heads", type=int, help="Of the self-attention of --task gender.  [default: 2]")
 @click.option("--hidden", type=int, help="Units of a hidden layer.  [default: 100; gender, table: 32]")
 @click.option("--depth", type=int, help="Hidden layers.  [default: 1]")
 @click.option("--activation", type=_choice(ActivationName), help="[default: tanh]")
