@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -304,6 +305,43 @@ def test_outputs_that_are_written_past_the_caches(
         out = tn.forward(x[part], norm, lengths=lengths[part], moments=whole.moments if shared else None, **told)
         assert_same_bits(out.y, whole.y[part], f"y of {part}")
         assert_same_bits(tn.backward(dy[part], out, sums=sums if shared else None)[0], dx[part], f"dx of {part}")
+
+
+def test_products_of_unusual_sizes_that_are_usual_together() -> None:
+    # weight and rstd are multiplied first: dy · weight, or (x - mean) · rstd, would leave float32 on the way.
+    rng = np.random.default_rng(7)
+    x, dy = rng.standard_normal((9, 16)), rng.standard_normal((9, 16))
+    for scale, weight, cotangent, eps in ((1e15, 1e10, 1e30, 1e-5), (1e-15, 1e-18, 1e-28, 0.0)):
+        norm, told = tn.layer(eps=eps), {"weight": np.full(16, weight)}
+        large = (x * scale).astype(np.float32), (dy * cotangent).astype(np.float32)
+        mine = run(*large, norm, **told)
+        with on("reference"):
+            expected = run(*(one.astype(float) for one in large), norm, **told)
+        np.testing.assert_allclose(mine.dx, expected.dx, rtol=1e-3, atol=1e-5 * np.abs(expected.dx).max())
+    fixed = tn.Moments.from_variance(np.zeros(8), np.full(8, 1e-40))
+    wide = tn.forward(np.full((8, 16), 1e30, "f"), tn.layer(eps=0), moments=fixed, weight=np.full(16, 1e-25))
+    np.testing.assert_allclose(wide.y, 1e25, rtol=1e-6)
+
+
+def test_numbers_beyond_a_dtype_are_infinite_without_a_warning() -> None:
+    x = np.arange(6.0, dtype=np.float32).reshape(3, 2)
+    for bias in (np.zeros(2, ">f4"), np.zeros(2, np.float16), np.zeros(2, np.float32)):
+        out = tn.forward(x, tn.batch(), bias=bias)
+        for dy in (np.full((3, 2), 1e300), np.full((3, 2), 3e38, np.float32)):
+            assert np.isinf(tn.backward(dy, out)[2]).all()  # type: ignore[arg-type]
+            assert np.isinf(tn.backward(dy, out, sums=tn.backward_sums(dy, out))[2]).all()  # type: ignore[arg-type]
+
+
+def test_moments_of_a_kernel_are_moments_like_any_other() -> None:
+    x = np.array([[1.0], [2.0], [5.0]], np.float32)
+    gone = weakref.ref(x)
+    moments = tn.measure(x, tn.batch())
+    y = tn.forward(x, tn.batch(), moments=moments, bias=moments.mean).y  # a view of what the kernel reads
+    assert y.mean() == pytest.approx(8 / 3, rel=1e-6)
+    other = replace(moments, mean=moments.mean + 1)
+    assert (tn.forward(x, tn.batch(), moments=other).y < tn.forward(x, tn.batch(), moments=moments).y).all()
+    del x
+    assert gone() is None, "moments keep their x alive"
 
 
 # ---- bfloat16, which NumPy does not have ----

@@ -161,8 +161,8 @@ def threads() -> int:
 def set_threads(count: int | None) -> None:
     """Use this many threads; None goes back to the default. No result depends on it."""
     global _told
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise ValueError(f"threads: a whole number >= 1, or None, got {count!r}.")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024):
+        raise ValueError(f"threads: a whole number from 1 to 1024, or None, got {count!r}.")
     _told = count
 
 

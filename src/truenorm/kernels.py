@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from truenorm import _native
 from truenorm.inputs import BackwardSums, Inputs, Normalized
-from truenorm.moments import Moments
+from truenorm.moments import Moments, quietly
 from truenorm.selection import Selection
 from truenorm.spec import Norm
 from truenorm.view import View
@@ -59,7 +59,7 @@ class Kernel:
             values = values.reshape(self.view.split).transpose(self.view.order)
         if values.dtype is self.dtype and values.flags.carray:
             return values
-        return _aligned(np.ascontiguousarray(values, self.dtype))
+        return _aligned(_contiguous(values, self.dtype))
 
     def unfold(self, values: Array, selection: Selection) -> Array:
         """Back to x's shape and dtype (which may be of another byte order)."""
@@ -88,8 +88,9 @@ class Kernel:
 
     def table(self, moments: Moments) -> Array:
         """(statistics, 3): count, mean and m2 of each, in the order of the runs."""
-        if isinstance(moments, _Measured) and not self.view.transposed and not moments.kernel.view.transposed:
-            return moments.table  # both in the pattern's own order
+        measured = vars(moments).get("table")  # of a kernel, in the pattern's own order
+        if measured is not None and not self.view.transposed and not vars(moments)["kernel"].view.transposed:
+            return measured  # type: ignore[no-any-return]
         parts = (moments.count, moments.mean, moments.m2)
         split = self.view.statistics_split
         return np.stack([self.fold_part(np.asarray(one, np.float64), split) for one in parts], axis=-1)
@@ -128,7 +129,7 @@ class Kernel:
             return None
         if self.view.transposed or values.shape != like.shape:
             values = self.unfold_part(values, self.view.weight_split).reshape(like.shape)
-        return values if values.dtype is like.dtype else values.astype(like.dtype, copy=False)
+        return values if values.dtype is like.dtype else _cast(values, like.dtype)
 
     def ragged(self, selection: Selection) -> Ragged:
         """Which elements are real, as the kernels take it."""
@@ -166,6 +167,17 @@ class Kernel:
         return math.prod(sizes[name] for name in names[1:-1])
 
 
+@quietly  # what is beyond a dtype is inf
+def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    """A copy in another dtype."""
+    return values.astype(dtype)
+
+
+@quietly
+def _contiguous(values: Array, dtype: np.dtype[Any]) -> Array:
+    return np.ascontiguousarray(values, dtype)
+
+
 def _aligned(values: Array) -> Array:
     """A view of bytes may start anywhere; the kernels' loads may not."""
     return values if values.flags.aligned else values.copy()
@@ -176,10 +188,17 @@ class _Measured(Moments):
 
     kernel: Kernel
     table: Array
-    selection: Selection
+    whole: bool  # whether everything was real and counted once
+    weighted: bool
 
-    def __init__(self, kernel: Kernel, table: Array, selection: Selection) -> None:
-        vars(self).update(kernel=kernel, table=table, selection=selection)  # they need no checks
+    @classmethod
+    def of(cls, kernel: Kernel, table: Array, selection: Selection) -> _Measured:
+        """They need no checks; and they keep no x alive."""
+        moments = object.__new__(cls)
+        values = moments.__dict__
+        values["kernel"], values["table"] = kernel, table
+        values["whole"], values["weighted"] = selection.whole, selection.times is not None
+        return moments
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("count", "mean", "m2"):
@@ -189,10 +208,10 @@ class _Measured(Moments):
         return value
 
     def _count(self) -> Array:
-        if self.selection.whole:
+        if self.whole:
             return self.kernel.full_count
         count = self.kernel.part(self.table, 0)
-        return count if self.selection.times is not None else count.astype(np.int64)
+        return count if self.weighted else count.astype(np.int64)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Moments, (self.count, self.mean, self.m2)
@@ -257,7 +276,7 @@ def measure_selection(kernel: Kernel, selection: Selection) -> Moments:
     """The twin of `moments.measure_selection`."""
     table = np.empty((kernel.statistics, 3))
     kernel.plan.measure(kernel.fold(selection.source), table, *kernel.ragged(selection))
-    return _Measured(kernel, table, selection)
+    return _Measured.of(kernel, table, selection)
 
 
 def forward_inputs(kernel: Kernel, inputs: Inputs) -> Normalized:
@@ -277,7 +296,7 @@ def forward_inputs(kernel: Kernel, inputs: Inputs) -> Normalized:
         inputs.padding == "keep",
         given,
     )
-    moments = _Measured(kernel, table, selection) if inputs.given is None else inputs.given
+    moments = _Measured.of(kernel, table, selection) if inputs.given is None else inputs.given
     return Normalized.of(inputs, kernel.unfold(y, selection), moments)
 
 
@@ -310,8 +329,8 @@ def backward(
         split = kernel.view.statistics_split
         table = np.stack([kernel.fold_part(one, split) for one in (sums.dxhat, sums.dxhat_xhat)], axis=-1)
         _backward(kernel, dy, out, dx, table, None, None, given=True)
-        dweight = None if weight is None or sums.dweight is None else sums.dweight.astype(weight.dtype)
-        dbias = None if bias is None or sums.dbias is None else sums.dbias.astype(bias.dtype)
+        dweight = None if weight is None or sums.dweight is None else _cast(sums.dweight, weight.dtype)
+        dbias = None if bias is None or sums.dbias is None else _cast(sums.dbias, bias.dtype)
     return kernel.unfold(dx, selection), dweight, dbias
 
 

@@ -173,7 +173,7 @@ public:
         Real real;
         x.take(x_, "x", format(), false);
         y.take(y_, "y", format(), true);
-        found.take(moments_, "moments", "d", true);
+        found.take(moments_, "moments", "d", !given);
         weight.take(weight_, "weight", "dfe", false);
         bias.take(bias_, "bias", "dfe", false);
         Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
@@ -182,7 +182,8 @@ public:
         found.has("moments", 3 * call.statistics());
         weight.has("weight", call.width());
         bias.has("bias", call.width());
-        apart({&y, &found}, {&x, &weight, &bias}, real);
+        apart({&y}, {&x, &found, &weight, &bias}, real);
+        if (!given) apart({&found}, {&x, &weight, &bias}, real);
         nb::gil_scoped_release released;
         Team team(call.elements());
         call.team = &team;

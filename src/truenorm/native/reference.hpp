@@ -352,7 +352,7 @@ struct RowGroup {
                     loops<T, A>().row_sums(xs + r, dys + r, end - r, n, hi + r, lo + r, factor + r, weight + j, ahead, dxhat + r,
                                            dxhat_xhat + r, dweight + j, dbias + j);
                 for (; r < end; ++r)
-                    if (!std::isfinite(dxhat[r]) || !std::isfinite(dxhat_xhat[r]))  // beyond float
+                    if (!told(dxhat[r], dxhat_xhat[r]))  // beyond float, or below it
                         sum_wide(r, j, n, wide, dxhat + r, dxhat_xhat + r, nullptr, nullptr);
                 if (r < count) sum_wide(r, j, n, wide, dxhat + r, dxhat_xhat + r, dweight + j, dbias + j), ++r;
             }
@@ -361,6 +361,12 @@ struct RowGroup {
     }
 
 private:
+    // Whether float sums are what they seem: products of small numbers vanish, those of large ones overflow.
+    static bool told(double dxhat, double dxhat_xhat) {
+        if (!std::isfinite(dxhat) || !std::isfinite(dxhat_xhat)) return false;
+        return sizeof(A) == sizeof(double) || std::fabs(dxhat) > 1e-30 || std::fabs(dxhat_xhat) > 1e-30;
+    }
+
     // The sums of one row's n <= BLOCK elements from j on, in double.
     void sum_wide(int r, std::int64_t j, std::int64_t n, const double* weight, double* dxhat, double* dxhat_xhat,
                   A* dweight, A* dbias) const {
