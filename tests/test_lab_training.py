@@ -371,8 +371,12 @@ def test_the_commands_train_and_sample(words: Path, tmp_path: Path) -> None:
     assert found.exit_code == 0, found.output
     assert "held out: loss" in found.output
     assert "step 20 of 20: loss" in found.output
-    drawn = CliRunner().invoke(commands, ["sample", out, "--count", "5", "--statistics", "reestimated"])
-    assert len(drawn.output.splitlines()) == 5
+    for statistics in ("reestimated", "running"):
+        drawn = CliRunner().invoke(commands, ["sample", out, "--count", "5", "--statistics", statistics])
+        assert len(drawn.output.splitlines()) == 5
+    words.rename(words.with_suffix(".gone"))
+    assert CliRunner().invoke(commands, ["sample", out, "--count", "5"]).output == drawn.output  # needs no data
+    words.with_suffix(".gone").rename(words)
     shown = CliRunner().invoke(
         commands, ["train", "--data", str(words), "--steps", "20", "--watch", "--out", out + "2"]
     )

@@ -27,12 +27,11 @@ from truenorm.lab.sampling import Statistics, generate, reestimate
 )
 def command(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> None:
     """New words from a run of `train`."""
-    trainer = run.load(directory)
-    if trainer.config.task != "words":
-        raise click.UsageError(f"RUN: one of --task words, got one of --task {trainer.config.task}.")
+    network, alphabet = run.load_words(directory)
     if statistics == "reestimated":
-        reestimate(trainer.network, trainer.material.train)
-    assert trainer.material.alphabet is not None
-    rng, block = np.random.default_rng(seed), trainer.config.block
-    for word in generate(trainer.network, trainer.material.alphabet, block, rng, count=count, temperature=temperature):
+        trainer = run.load(directory)
+        network = trainer.network
+        reestimate(network, trainer.material.train)
+    rng, block = np.random.default_rng(seed), run.read_config(directory).block
+    for word in generate(network, alphabet, block, rng, count=count, temperature=temperature):
         click.echo(word)

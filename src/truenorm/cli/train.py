@@ -102,6 +102,8 @@ def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
 def make_config(given: dict[str, Any]) -> Config:
     """The task's defaults and what was given; the first thing that is wrong, in one line."""
     suited = SUITED[given.get("task", "words")]
+    if given.get("data") not in (None, "names", "surnames"):
+        given |= {"data": str(Path(given["data"]).absolute())}  # so that the run can be continued from anywhere
     try:
         return Config(**suited | given)
     except ValidationError as error:

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 
 from truenorm.lab import checkpoint
 from truenorm.lab.data import Alphabet
-from truenorm.lab.training import Config, Trainer, as_line, prepare
+from truenorm.lab.networks import Network
+from truenorm.lab.training import Config, Trainer, as_line, network_for_words, prepare, restore_network
 
 REPORTS = 100  # in a run
 BETWEEN = 5.0  # seconds between checkpoints, at least
@@ -62,8 +63,20 @@ def resume(directory: Path, tell: Callable[[Report], None], stop: Callable[[], b
 
 
 def load(directory: Path) -> Trainer:
-    """The trainer of a run as its last checkpoint has it."""
+    """The trainer of a run as its last checkpoint has it; reads the data."""
     return _load(directory, read_config(directory))[0]
+
+
+def load_words(directory: Path) -> tuple[Network, Alphabet]:
+    """The network of a run on words as its last checkpoint has it; needs no data."""
+    config = read_config(directory)
+    arrays, facts = _checkpoint(directory, config)
+    if config.task != "words":
+        raise ValueError(f"{directory}: a run of --task words, got one of --task {config.task}.")
+    alphabet = Alphabet(tuple(facts["alphabet"]))
+    network = network_for_words(config, alphabet, np.random.default_rng(0))
+    restore_network(network, arrays, facts)
+    return network, alphabet
 
 
 def read_config(directory: Path) -> Config:
@@ -73,10 +86,15 @@ def read_config(directory: Path) -> Config:
         raise ValueError(f"{directory}: a run of this version, got a config.json that is not.") from None
 
 
-def _load(directory: Path, config: Config) -> tuple[Trainer, list[Any]]:
+def _checkpoint(directory: Path, config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays, facts = checkpoint.load(directory / "checkpoint.safetensors")
-    if facts["config"] != config.model_dump():
+    if facts.get("config") != config.model_dump():
         raise ValueError(f"{directory}: a checkpoint of this run, got one of another config.json.")
+    return arrays, facts
+
+
+def _load(directory: Path, config: Config) -> tuple[Trainer, list[Any]]:
+    arrays, facts = _checkpoint(directory, config)
     alphabet = None if facts["alphabet"] is None else Alphabet(tuple(facts["alphabet"]))
     trainer = Trainer(config, prepare(config, alphabet))
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,10 +100,7 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> Material:
             train, held_out = (
                 data.blocks([words[i] for i in rows], alphabet, config.block) for rows in (order[held:], order[:held])
             )
-            network = character_mlp(
-                config.body(), start, alphabet=len(alphabet), block=config.block, embedding=config.embedding
-            )
-            return Material(train, held_out, network, True, alphabet)
+            return Material(train, held_out, network_for_words(config, alphabet, start), True, alphabet)
         case "gender":
             if config.data != "names":
                 raise ValueError(f"--data: names for --task gender, got {config.data!r}.")
@@ -221,29 +217,34 @@ class Trainer:
 
     def restore(self, arrays: dict[str, Array], facts: dict[str, Any]) -> None:
         """Back to what `state` returned."""
-        expected = {f"parameter.{name}": value for name, value in self.network.parameters.items()}
-        for name, value in expected.items():
-            found = arrays.get(name)
-            if found is None or found.shape != value.shape or found.dtype != value.dtype:
-                raise ValueError(f"checkpoint: {name} of shape {value.shape}, got another. It is of another network.")
-            value[...] = found
+        restore_network(self.network, arrays, facts)
         prefix = "optimizer."
         self.optimizer.state = {
             name.removeprefix(prefix): value.copy() for name, value in arrays.items() if name.startswith(prefix)
         }
-        for name, counts in facts["running"].items():
-            layer = self.network.layers[name]
-            assert isinstance(layer, Normalize)
-            assert layer.running is not None
-            part = partial(_part, arrays, name)
-            layer.running = Running(part("mean"), part("var"), part("count"), layer.running.convention, **counts)
         self.picks.bit_generator.state = facts["picks"]
         self.drops.bit_generator.state = facts["drops"]
         self.step, self.first = facts["step"], facts["first"]
 
 
-def _part(arrays: dict[str, Array], name: str, part: str) -> Array:
-    return arrays[f"running.{name}.{part}"]
+def restore_network(network: Network, arrays: dict[str, Array], facts: dict[str, Any]) -> None:
+    """Parameters and running statistics as `Trainer.state` has them."""
+    for name, value in network.parameters.items():
+        found = arrays.get(f"parameter.{name}")
+        if found is None or found.shape != value.shape or found.dtype != value.dtype:
+            raise ValueError(f"checkpoint: {name} of shape {value.shape}, got another. It is of another network.")
+        value[...] = found
+    for name, counts in facts["running"].items():
+        layer = network.layers[name]
+        assert isinstance(layer, Normalize)
+        assert layer.running is not None
+        mean, var, count = (arrays[f"running.{name}.{part}"] for part in ("mean", "var", "count"))
+        layer.running = Running(mean, var, count, layer.running.convention, **counts)
+
+
+def network_for_words(config: Config, alphabet: Alphabet, rng: np.random.Generator) -> Network:
+    """The network of --task words."""
+    return character_mlp(config.body(), rng, alphabet=len(alphabet), block=config.block, embedding=config.embedding)
 
 
 def as_line(report: dict[str, Any]) -> str:
