@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("pydantic", reason="the extra 'lab' is not installed")
-pytest.importorskip("safetensors", reason="the extra 'lab' is not installed")
 from click.testing import CliRunner
 
 from truenorm.cli import commands

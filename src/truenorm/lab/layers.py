@@ -6,7 +6,6 @@ which positions are real) comes in a `Pass`.
 
     layer.parameters   name -> array, changed in place by an optimizer
     layer.gradients    name -> array, after backward
-    layer.state        name -> array that outlives a step but is not trained: running statistics
 
 Every backward is checked against finite differences in float64, and against autograd.
 """
@@ -14,6 +13,7 @@ Every backward is checked against finite differences in float64, and against aut
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,19 +38,20 @@ class Pass:
     rng: np.random.Generator | None = None  # of dropout; None: without it
 
 
-class Layer:
+class Layer(ABC):
     """What all layers share. One without parameters needs only forward and backward."""
 
     def __init__(self, **parameters: Array) -> None:
         self.parameters: dict[str, Array] = parameters
         self.gradients: dict[str, Array] = {}
-        self.state: dict[str, Array] = {}
 
+    @abstractmethod
     def forward(self, x: Array, how: Pass) -> Array:
-        raise NotImplementedError
+        """y, keeping what backward needs."""
 
+    @abstractmethod
     def backward(self, dy: Array) -> Array:
-        raise NotImplementedError
+        """dx, leaving the gradients of the parameters in `gradients`."""
 
 
 class Embedding(Layer):

@@ -6,6 +6,7 @@ that was left alone.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from truenorm.lab import checkpoint
 from truenorm.lab.data import Alphabet
 from truenorm.lab.networks import Network
-from truenorm.lab.training import Config, Trainer, as_line, network_for_words, prepare, restore_network
+from truenorm.lab.training import Config, Trainer, network_for_words, prepare, restore_network
 
 REPORTS = 100  # in a run
 BETWEEN = 5.0  # seconds between checkpoints, at least
@@ -154,6 +155,6 @@ def _report(directory: Path, trainer: Trainer, losses: list[Any]) -> Report:
         report["accuracy"] = score.accuracy
     report["instruments"] = trainer.observe()
     with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(as_line(report))
+        file.write(json.dumps(report) + "\n")
     losses[:] = [0.0, 0]
     return report

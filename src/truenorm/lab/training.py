@@ -6,7 +6,6 @@ from there takes the same steps, to the bit.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -245,8 +244,3 @@ def restore_network(network: Network, arrays: dict[str, Array], facts: dict[str,
 def network_for_words(config: Config, alphabet: Alphabet, rng: np.random.Generator) -> Network:
     """The network of --task words."""
     return character_mlp(config.body(), rng, alphabet=len(alphabet), block=config.block, embedding=config.embedding)
-
-
-def as_line(report: dict[str, Any]) -> str:
-    """One line of metrics.jsonl."""
-    return json.dumps(report) + "\n"
