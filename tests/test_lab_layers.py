@@ -59,7 +59,7 @@ def check(layer: Layer, x: Array, how: Pass = Pass(training=True), *, inputs: bo
 
     layer.forward(x, how)
     dx = layer.backward(cotangent)
-    found = dict(layer.gradients)
+    found = {name: value.copy() for name, value in layer.gradients.items()}
     assert found.keys() == layer.parameters.keys()
     if inputs:
         np.testing.assert_allclose(dx, slopes(loss, x), rtol=1e-6, atol=1e-8)
@@ -301,17 +301,18 @@ def test_every_gradient_that_the_notes_name_against_finite_differences() -> None
 
 
 def test_sgd_with_momentum() -> None:
-    w, sgd = {"w": np.array([1.0])}, SGD(momentum=0.5)
+    w = np.array([1.0])
+    sgd = SGD(w, momentum=0.5)
     for _ in range(2):
-        sgd.step(w, {"w": np.array([2.0])}, 0.1)
-    assert w["w"][0] == pytest.approx(1 - 0.1 * 2 - 0.1 * 3)
+        sgd.step(w, np.array([2.0]), 0.1)
+    assert w[0] == pytest.approx(1 - 0.1 * 2 - 0.1 * 3)
 
 
 def test_adam_moves_by_the_learning_rate_at_first_whatever_the_size_of_the_gradient() -> None:
     for size in (1e-3, 1e3):
-        w, adam = {"w": np.array([1.0])}, Adam()
-        adam.step(w, {"w": np.array([size])}, 0.1)
-        assert w["w"][0] == pytest.approx(0.9, rel=1e-4)
+        w = np.array([1.0])
+        Adam(w).step(w, np.array([size]), 0.1)
+        assert w[0] == pytest.approx(0.9, rel=1e-4)
 
 
 def test_schedules() -> None:

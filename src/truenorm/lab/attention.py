@@ -47,15 +47,15 @@ class SelfAttention(Layer):
         features = dy.shape[-1]
         dy = np.where(self.real[:, :, None], dy, 0)
         rows = dy.reshape(-1, features)
-        self.gradients["weight"] = self.mixed.reshape(-1, features).T @ rows
-        self.gradients["bias"] = rows.sum(0)
+        np.matmul(self.mixed.reshape(-1, features).T, rows, out=self.gradients["weight"])
+        np.add.reduce(rows, 0, out=self.gradients["bias"])
         dmixed = self._split(dy @ self.parameters["weight"].T, 1)[0]
         da = dmixed @ self.v.swapaxes(-1, -2)
         dv = self.a.swapaxes(-1, -2) @ dmixed
         dscores = self.a * (da - (da * self.a).sum(-1, keepdims=True)) / math.sqrt(features // self.heads)
         dq, dk = dscores @ self.k, dscores.swapaxes(-1, -2) @ self.q
         dprojected = np.concatenate([self._join(one) for one in (dq, dk, dv)], axis=-1)
-        self.gradients["project"] = self.x.reshape(-1, features).T @ dprojected.reshape(-1, 3 * features)
+        np.matmul(self.x.reshape(-1, features).T, dprojected.reshape(-1, 3 * features), out=self.gradients["project"])
         return np.where(self.real[:, :, None], dprojected @ self.parameters["project"].T, 0)
 
     def _split(self, x: Array, parts: int = 3) -> Array:

@@ -2,7 +2,7 @@
 
     config.json             what was asked for
     metrics.jsonl           one line for each report
-    checkpoint.safetensors  parameters, running statistics, optimizer, random numbers, step: all that a run is
+    checkpoint.safetensors  parameters, running statistics, optimizer, step: all that a run is
     result.json             written last: the run is complete
     lock                    held while a process works on the run
 

@@ -21,6 +21,7 @@ from truenorm.spec import batch
 
 Array = NDArray[Any]
 EDGE = 0
+AHEAD = 4096  # examples that are drawn at once
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,30 @@ class Examples:
     def pick(self, rows: Array) -> Examples:
         lengths = None if self.lengths is None else self.lengths[rows]
         return Examples(self.x[rows], self.targets[rows], lengths)
+
+
+class Batches:
+    """The batches of a run: drawn at random, with repetition, from the seed and the number of the step alone.
+
+    So nothing has to be remembered to continue a run; and they are drawn and copied many at a time, which costs a
+    tenth of drawing each.
+    """
+
+    def __init__(self, examples: Examples, size: int, seed: int) -> None:
+        self.examples, self.size, self.seed = examples, size, seed
+        self.steps = max(1, AHEAD // size)
+        self.drawn: tuple[int, Examples] | None = None  # which part of the run, and its examples
+
+    def __getitem__(self, step: int) -> Examples:
+        part, i = divmod(step, self.steps)
+        if self.drawn is None or self.drawn[0] != part:
+            rng = np.random.default_rng([self.seed, 3, part])
+            rows = rng.integers(0, len(self.examples), self.steps * self.size)
+            self.drawn = part, self.examples.pick(rows)
+        ahead = self.drawn[1]
+        here = slice(i * self.size, (i + 1) * self.size)
+        lengths = None if ahead.lengths is None else ahead.lengths[here]
+        return Examples(ahead.x[here], ahead.targets[here], lengths)
 
 
 def read_words(path: Path) -> list[str]:

@@ -79,7 +79,6 @@ def _updates(network: Network, rate: float) -> Told:
             "update": float(rate * gradients[name].std() / max(float(value.std()), 1e-12)),
         }
         for name, value in network.parameters.items()
-        if name in gradients
     }
 
 

@@ -1,11 +1,10 @@
 """Layers, forward and backward side by side, each derived by hand.
 
-A layer keeps what its backward needs from its last forward. `backward(dy)` returns dx and leaves the gradients of its
-parameters in `gradients`, under the parameters' names. Arrays are (..., features); how a step is run (training or not,
-which positions are real) comes in a `Pass`.
+A layer keeps what its backward needs from its last forward. `backward(dy)` returns dx and writes the gradients of its
+parameters. Arrays are (..., features); how a step is run (training or not, which positions are real) comes in a `Pass`.
 
     layer.parameters   name -> array, changed in place by an optimizer
-    layer.gradients    name -> array, after backward
+    layer.gradients    name -> array, written in place by backward
 
 Every backward is checked against finite differences in float64, and against autograd.
 """
@@ -43,7 +42,7 @@ class Layer(ABC):
 
     def __init__(self, **parameters: Array) -> None:
         self.parameters: dict[str, Array] = parameters
-        self.gradients: dict[str, Array] = {}
+        self.gradients: dict[str, Array] = {name: np.zeros_like(value) for name, value in parameters.items()}
 
     @abstractmethod
     def forward(self, x: Array, how: Pass) -> Array:
@@ -51,7 +50,7 @@ class Layer(ABC):
 
     @abstractmethod
     def backward(self, dy: Array) -> Array:
-        """dx, leaving the gradients of the parameters in `gradients`."""
+        """dx; writes the gradients of the parameters into `gradients`."""
 
 
 class Embedding(Layer):
@@ -62,14 +61,15 @@ class Embedding(Layer):
 
     def forward(self, x: Array, how: Pass) -> Array:
         self.x = x
-        return self.parameters["table"][x]
+        return self.parameters["table"].take(x, 0)
 
     def backward(self, dy: Array) -> Array:
-        table = self.parameters["table"]
-        rows = np.zeros((self.x.size, len(table)), table.dtype)  # one-hot: a product adds up equal rows, and fast
-        rows[np.arange(self.x.size), self.x.reshape(-1)] = 1
-        self.gradients["table"] = rows.T @ dy.reshape(-1, table.shape[1])
-        return np.zeros(self.x.shape, table.dtype)  # numbers of rows have no gradient
+        gradient = self.gradients["table"]
+        width = gradient.shape[1]
+        places = self.x.reshape(-1, 1) * width + np.arange(width)  # where each number of dy goes in the flat table
+        sums = np.bincount(places.reshape(-1), dy.reshape(-1), gradient.size)  # adds up what goes to the same place
+        gradient[...] = sums.reshape(gradient.shape)
+        return np.zeros(self.x.shape, gradient.dtype)  # numbers of rows have no gradient
 
 
 class Positions(Layer):
@@ -82,9 +82,9 @@ class Positions(Layer):
         return x + self.parameters["table"][: x.shape[1]]
 
     def backward(self, dy: Array) -> Array:
-        gradient = np.zeros_like(self.parameters["table"])
+        gradient = self.gradients["table"]
         gradient[: dy.shape[1]] = dy.sum(0)
-        self.gradients["table"] = gradient
+        gradient[dy.shape[1] :] = 0
         return dy
 
 
@@ -96,12 +96,14 @@ class Linear(Layer):
 
     def forward(self, x: Array, how: Pass) -> Array:
         self.x = x
-        return x @ self.parameters["weight"] + self.parameters["bias"]
+        y: Array = x @ self.parameters["weight"]
+        y += self.parameters["bias"]
+        return y
 
     def backward(self, dy: Array) -> Array:
         rows = dy.reshape(-1, dy.shape[-1])
-        self.gradients["weight"] = self.x.reshape(-1, self.x.shape[-1]).T @ rows
-        self.gradients["bias"] = rows.sum(0)
+        np.matmul(self.x.reshape(-1, self.x.shape[-1]).T, rows, out=self.gradients["weight"])
+        np.add.reduce(rows, 0, out=self.gradients["bias"])
         return dy @ self.parameters["weight"].T
 
 
@@ -130,7 +132,7 @@ class Normalize(Layer):
         dx, dweight, dbias = backward(dy, self.out)
         assert dweight is not None
         assert dbias is not None
-        self.gradients["weight"], self.gradients["bias"] = dweight, dbias
+        self.gradients["weight"][...], self.gradients["bias"][...] = dweight, dbias
         return dx
 
 
@@ -140,8 +142,10 @@ class Tanh(Layer):
         return self.y
 
     def backward(self, dy: Array) -> Array:
-        result: Array = np.multiply(dy, 1 - self.y * self.y)
-        return result
+        dx: Array = self.y * self.y
+        np.subtract(1, dx, out=dx)
+        dx *= dy
+        return dx
 
 
 class ReLU(Layer):
@@ -234,15 +238,15 @@ def shares(shape: tuple[int, ...], lengths: Array | None, dtype: Any) -> Array:
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
     """The mean of -log softmax(logits)[target], and its gradient: (probabilities - onehot) / n."""
-    rows = np.arange(len(targets))
-    shifted = logits - logits.max(1, keepdims=True)
-    exps = np.exp(shifted)
-    totals = exps.sum(1, keepdims=True)
-    loss = float((np.log(totals[:, 0]) - shifted[rows, targets]).mean())
-    dlogits: Array = exps / totals
-    dlogits[rows, targets] -= 1
-    dlogits /= len(targets)
-    return loss, dlogits
+    n = len(targets)
+    rows = np.arange(n)
+    shifted = logits - np.maximum.reduce(logits, 1, keepdims=True)  # so that no exp overflows
+    dlogits: Array = np.exp(shifted)
+    totals = np.add.reduce(dlogits, 1, keepdims=True)
+    loss = (np.add.reduce(np.log(totals), None) - np.add.reduce(shifted[rows, targets])) / n
+    dlogits /= totals * logits.dtype.type(n)
+    dlogits[rows, targets] -= 1 / n
+    return float(loss), dlogits
 
 
 def squared_error(predicted: Array, targets: Array) -> tuple[float, Array]:

@@ -80,14 +80,29 @@ class Body:
 
 
 class Network:
-    """Layers with names, run one after the other."""
+    """Layers with names, run one after the other.
+
+    values      all parameters in one vector, which an optimizer moves in one sweep; `parameters` are parts of it
+    slopes      their gradients, in the same order; `gradients` are parts of it
+    """
 
     def __init__(self, layers: Mapping[str, Layer]) -> None:
         self.layers = dict(layers)
         self.flows: dict[str, Array] = {}
-        self.parameters = {
-            f"{name}.{one}": value for name, layer in self.layers.items() for one, value in layer.parameters.items()
-        }
+        self.values, self.parameters = self._gathered("parameters")
+        self.slopes, self.gradients = self._gathered("gradients")
+
+    def _gathered(self, kind: Literal["parameters", "gradients"]) -> tuple[Array, dict[str, Array]]:
+        """The layers' arrays of a kind, moved into one vector; and each of them by its name."""
+        own: list[dict[str, Array]] = [getattr(layer, kind) for layer in self.layers.values()]
+        whole = np.concatenate([value.reshape(-1) for arrays in own for value in arrays.values()])
+        named, begin = {}, 0
+        for layer, arrays in zip(self.layers, own, strict=True):
+            for name, value in arrays.items():
+                arrays[name] = whole[begin : begin + value.size].reshape(value.shape)
+                named[f"{layer}.{name}"] = arrays[name]
+                begin += value.size
+        return whole, named
 
     def forward(self, x: Array, how: Pass) -> Array:
         for layer in self.layers.values():
@@ -95,15 +110,11 @@ class Network:
         return x
 
     def backward(self, dy: Array) -> dict[str, Array]:
-        """The gradients of all parameters, under the parameters' names."""
+        """The gradients of all parameters, under the parameters' names; the next backward writes over them."""
         for name, layer in reversed(self.layers.items()):
             self.flows[name] = dy
             dy = layer.backward(dy)
         return self.gradients
-
-    @property
-    def gradients(self) -> dict[str, Array]:
-        return {f"{name}.{one}": value for name, layer in self.layers.items() for one, value in layer.gradients.items()}
 
 
 def norm_of(body: Body, size: int) -> spec.Norm | None:

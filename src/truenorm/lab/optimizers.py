@@ -1,13 +1,12 @@
 """How parameters move: `w -= lr · gradient`, with momentum or with Adam, under a schedule of learning rates.
 
-An optimizer changes arrays in place and keeps its own state in `state`, under the parameters' names, so that a run
-can be continued from a file.
+An optimizer moves one vector in place, all parameters of a network at once, and keeps what it remembers in `state`, so
+that a run can be continued from a file.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -36,34 +35,31 @@ def learning_rate(base: float, schedule: Schedule, step: int, steps: int) -> flo
 class SGD:
     """v = momentum · v + gradient; w -= lr · v."""
 
-    def __init__(self, momentum: float = 0.0) -> None:
+    def __init__(self, like: Array, momentum: float = 0.0) -> None:
         self.momentum = momentum
-        self.state: dict[str, Array] = {}
+        self.state: dict[str, Array] = {"velocity": np.zeros_like(like)} if momentum else {}
 
-    def step(self, parameters: Mapping[str, Array], gradients: Mapping[str, Array], rate: float) -> None:
-        for name, value in parameters.items():
-            moved = gradients[name]
-            if self.momentum:
-                moved = self.momentum * self.state[name] + moved if name in self.state else moved.copy()
-                self.state[name] = moved
-            value -= value.dtype.type(rate) * moved
+    def step(self, values: Array, gradients: Array, rate: float) -> None:
+        if self.momentum:
+            velocity = self.state["velocity"]
+            velocity *= velocity.dtype.type(self.momentum)
+            velocity += gradients
+            gradients = velocity
+        values -= values.dtype.type(rate) * gradients
 
 
 class Adam:
     """Gradients over the root of their running mean square, both corrected for starting at 0 [kingma]."""
 
-    def __init__(self, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+    def __init__(self, like: Array, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
         self.beta1, self.beta2, self.eps = beta1, beta2, eps
-        self.state: dict[str, Array] = {}
+        self.state = {"count": np.zeros((), np.int64), "mean": np.zeros_like(like), "square": np.zeros_like(like)}
 
-    def step(self, parameters: Mapping[str, Array], gradients: Mapping[str, Array], rate: float) -> None:
-        count = self.state.setdefault("count", np.zeros((), np.int64))
+    def step(self, values: Array, gradients: Array, rate: float) -> None:
+        count, mean, square = self.state.values()
         count += 1
         first, second = 1 - self.beta1 ** int(count), 1 - self.beta2 ** int(count)
-        for name, value in parameters.items():
-            gradient = gradients[name]
-            mean = self.state.setdefault(f"mean.{name}", np.zeros_like(value))
-            square = self.state.setdefault(f"square.{name}", np.zeros_like(value))
-            mean += value.dtype.type(1 - self.beta1) * (gradient - mean)
-            square += value.dtype.type(1 - self.beta2) * (gradient * gradient - square)
-            value -= value.dtype.type(rate / first) * mean / (np.sqrt(square / second) + self.eps)
+        number = values.dtype.type
+        mean += number(1 - self.beta1) * (gradients - mean)
+        square += number(1 - self.beta2) * (gradients * gradients - square)
+        values -= number(rate / first) * mean / (np.sqrt(square / number(second)) + number(self.eps))

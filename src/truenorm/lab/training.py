@@ -1,7 +1,7 @@
-"""A run: data, network, optimizer and random numbers, advanced step by step.
+"""A run: data, network and optimizer, advanced step by step.
 
 Everything that the future of a run depends on is in `Trainer.state()`: a run that is stopped at any step and continued
-from there takes the same steps, to the bit.
+from there takes the same steps, to the bit. Random numbers are made from the seed and the step, so they have no state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from truenorm.lab import data
-from truenorm.lab.data import Alphabet, Examples
+from truenorm.lab.data import Alphabet, Batches, Examples
 from truenorm.lab.instruments import observe
 from truenorm.lab.layers import Normalize, Pass, cross_entropy, squared_error
 from truenorm.lab.networks import (
@@ -154,21 +154,22 @@ class Trainer:
 
     def __init__(self, config: Config, material: Material) -> None:
         self.config, self.material, self.network = config, material, material.network
-        self.optimizer = Adam() if config.optimizer == "adam" else SGD(config.momentum)
-        self.picks, self.drops = (np.random.default_rng([config.seed, number]) for number in (3, 4))
+        like = self.network.values
+        self.optimizer = Adam(like) if config.optimizer == "adam" else SGD(like, config.momentum)
+        self.batches = Batches(material.train, config.batch, config.seed)
         self.step = 0
         self.first: dict[str, Any] | None = None  # what the first report said of the layers' inputs
         self.loss = cross_entropy if material.classes else squared_error
 
     def advance(self) -> float:
         """One step; returns the loss before it."""
-        train, config = self.material.train, self.config
-        chosen = train.pick(self.picks.integers(0, len(train), config.batch))
-        how = Pass(training=True, lengths=chosen.lengths, rng=self.drops)
-        loss, dy = self.loss(self.network.forward(chosen.x, how), chosen.targets)
-        gradients = self.network.backward(dy)
+        config, network, chosen = self.config, self.network, self.batches[self.step]
+        rng = np.random.default_rng([config.seed, 4, self.step]) if config.dropout else None
+        how = Pass(training=True, lengths=chosen.lengths, rng=rng)
+        loss, dy = self.loss(network.forward(chosen.x, how), chosen.targets)
+        network.backward(dy)
         rate = learning_rate(config.rate, config.schedule, self.step, config.steps)
-        self.optimizer.step(self.network.parameters, gradients, rate)
+        self.optimizer.step(network.values, network.slopes, rate)
         self.step += 1
         return loss
 
@@ -207,8 +208,6 @@ class Trainer:
             "step": self.step,
             "config": self.config.model_dump(),
             "alphabet": None if self.material.alphabet is None else list(self.material.alphabet.characters),
-            "picks": self.picks.bit_generator.state,
-            "drops": self.drops.bit_generator.state,
             "running": counts,
             "first": self.first,
         }
@@ -217,28 +216,28 @@ class Trainer:
     def restore(self, arrays: dict[str, Array], facts: dict[str, Any]) -> None:
         """Back to what `state` returned."""
         restore_network(self.network, arrays, facts)
-        prefix = "optimizer."
-        self.optimizer.state = {
-            name.removeprefix(prefix): value.copy() for name, value in arrays.items() if name.startswith(prefix)
-        }
-        self.picks.bit_generator.state = facts["picks"]
-        self.drops.bit_generator.state = facts["drops"]
+        for name, value in self.optimizer.state.items():
+            _put(value, arrays, f"optimizer.{name}")
         self.step, self.first = facts["step"], facts["first"]
 
 
 def restore_network(network: Network, arrays: dict[str, Array], facts: dict[str, Any]) -> None:
     """Parameters and running statistics as `Trainer.state` has them."""
     for name, value in network.parameters.items():
-        found = arrays.get(f"parameter.{name}")
-        if found is None or found.shape != value.shape or found.dtype != value.dtype:
-            raise ValueError(f"checkpoint: {name} of shape {value.shape}, got another. It is of another network.")
-        value[...] = found
+        _put(value, arrays, f"parameter.{name}")
     for name, counts in facts["running"].items():
         layer = network.layers[name]
         assert isinstance(layer, Normalize)
         assert layer.running is not None
         mean, var, count = (arrays[f"running.{name}.{part}"] for part in ("mean", "var", "count"))
         layer.running = Running(mean, var, count, layer.running.convention, **counts)
+
+
+def _put(value: Array, arrays: dict[str, Array], name: str) -> None:
+    found = arrays.get(name)
+    if found is None or found.shape != value.shape or found.dtype != value.dtype:
+        raise ValueError(f"checkpoint: {name} of shape {value.shape}, got another. It is of another network.")
+    value[...] = found
 
 
 def network_for_words(config: Config, alphabet: Alphabet, rng: np.random.Generator) -> Network:
