@@ -28,23 +28,23 @@ ALLOCATORS: dict[Allocator, dict[str, str]] = {
 }
 
 
-def variables(allocator: Allocator) -> dict[str, str]:
+def variables(allocator: Allocator, threads: int = THREADS) -> dict[str, str]:
     """What has to be set before NumPy and torch are loaded."""
     pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return dict.fromkeys(pools, str(THREADS)) | ALLOCATORS[allocator]
+    return dict.fromkeys(pools, str(threads)) | ALLOCATORS[allocator]
 
 
-def enter(allocator: Allocator) -> None:
+def enter(allocator: Allocator, threads: int = THREADS) -> None:
     """Start this very command again, with everything set; return where that has happened."""
-    if os.environ.get(MARK) == allocator:
+    mark = f"{allocator} {threads}"
+    if os.environ.get(MARK) == mark:
         return
     if hasattr(os, "sched_setaffinity"):
         # XLA has no number of threads to set, but obeys this.
-        os.sched_setaffinity(0, processors(THREADS, sorted(os.sched_getaffinity(0))))
+        os.sched_setaffinity(0, processors(threads, sorted(os.sched_getaffinity(0))))
     sys.stdout.flush()
-    os.execve(
-        sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | variables(allocator) | {MARK: allocator}
-    )
+    changed = variables(allocator, threads) | {MARK: mark}
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | changed)
 
 
 def processors(count: int, allowed: list[int], topology: Path = Path("/sys/devices/system/cpu")) -> list[int]:

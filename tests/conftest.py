@@ -32,7 +32,7 @@ def thin(request: pytest.FixtureRequest) -> int:
 
 # Every engine that is there, or the one that the environment names.
 ENGINES = [os.environ["TRUENORM_ENGINE"]] if "TRUENORM_ENGINE" in os.environ else list(engine.available())
-ON_BOTH = ("test_oracle", "test_law", "test_edges")
+ON_BOTH = ("test_oracle", "test_law", "test_edges", "test_running", "test_lab_layers")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

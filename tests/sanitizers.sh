@@ -95,7 +95,7 @@ rm -f "$build"/report*
 
 status=0
 if [[ $kind == address ]]; then
-    tests --thin 3 tests/test_native.py tests/test_threads.py || status=$?
+    tests --thin 3 tests/test_native.py tests/test_native_calls.py tests/test_threads.py tests/test_lab_layers.py || status=$?
     tests tests/test_oracle.py tests/test_edges.py tests/test_law.py || status=$?
     sanitized tests/fuzz_native.py --seconds 60 --seed 4 --fence 0 || status=$? # no fence: the sanitizer has its own
 else

@@ -182,6 +182,26 @@ def test_cross_entropy() -> None:
     assert cross_entropy(far, np.array([1]))[0] == 2000.0
 
 
+def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    logits, targets = rng.normal(0, 9, (50, 7)), rng.integers(0, 7, 50)
+    layer, x, dy = Embedding(draw(6, 3)), rng.integers(0, 6, (5, 4)), rng.standard_normal((5, 4, 3))
+    found = []
+    for _ in range(2):
+        layer.forward(x, Pass())
+        layer.backward(dy)
+        found.append((*cross_entropy(logits, targets), layer.gradients["table"].copy()))
+        monkeypatch.setattr("truenorm.lab.layers.compiled", lambda: None)
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-15)
+
+
+def test_a_target_that_is_no_class_is_refused() -> None:
+    for wrong in (-8, 4):
+        with pytest.raises(IndexError):
+            cross_entropy(draw(2, 4), np.array([0, wrong]))
+
+
 def test_squared_error() -> None:
     predicted, targets = draw(5, 1), draw(5, 2)[:, 0]
     found = squared_error(predicted, targets)[1]

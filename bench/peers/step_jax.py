@@ -14,10 +14,10 @@ from truenorm.lab.training import Trainer
 
 
 def bind(trainer: Trainer) -> Callable[[], float]:
-    """A step from the trainer's own weights, which returns the loss before it. Its batches are on the device already."""
+    """A step from the trainer's own weights, which returns the loss before it. Its batches are int32 already."""
     config = trainer.config
     chosen = [trainer.batches[step] for step in range(trainer.batches.steps)]
-    batches = cycle([(jnp.asarray(one.x), jnp.asarray(one.targets)) for one in chosen])
+    batches = cycle([(one.x.astype("int32"), one.targets.astype("int32")) for one in chosen])
     state = {name: jnp.array(value) for name, value in trainer.network.parameters.items()}
     running = (jnp.zeros(config.hidden), jnp.ones(config.hidden))
 

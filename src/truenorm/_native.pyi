@@ -18,6 +18,15 @@ def get_threads() -> int:
 def select_loops(name: str) -> bool:
     """Use the loops of this name, "" for the best; False where this processor has none."""
 
+def blend_running(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, next: Flat, /) -> bool:
+    """Running mean and variance after one more batch; False where a channel needs care."""
+
+def cross_entropy(logits: Flat, targets: Flat, dlogits: Flat, /) -> float:
+    """The mean of -log softmax(logits)[target]; writes its gradient."""
+
+def add_rows(numbers: Flat, rows: Flat, table: Flat, /) -> None:
+    """table = 0, then table[numbers[i]] += rows[i]."""
+
 class Plan:
     """The sizes and conventions of one normalization. All arrays are contiguous; None is: not given."""
 

@@ -117,6 +117,11 @@ def forward(
     moments: Moments | None = None,
     padding: Padding = "zero",
 ) -> Normalized:
+    plain = valid is None and lengths is None and offsets is None and sample_weight is None and moments is None
+    if plain and padding == "zero" and _chosen == "native" and isinstance(norm, Norm):
+        kernels.set_threads(threads())  # type: ignore[union-attr]
+        if (out := kernels.forward_directly(x, norm, weight, bias)) is not None:  # type: ignore[union-attr]
+            return out  # type: ignore[no-any-return]
     selection = select(x, norm, valid=valid, lengths=lengths, offsets=offsets, sample_weight=sample_weight)
     inputs = check_inputs(selection, norm, weight, bias, moments, padding)
     kernel = _kernel(selection)
@@ -133,10 +138,20 @@ def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
 def backward(
     dy: ArrayLike, out: Normalized, *, sums: BackwardSums | None = None
 ) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
-    kernel = _kernel(_checked(out).selection)
+    _checked(out)
+    if sums is None and _chosen == "native":
+        kernels.set_threads(threads())  # type: ignore[union-attr]
+        if (found := kernels.backward_directly(dy, out)) is not None:  # type: ignore[union-attr]
+            return found  # type: ignore[no-any-return]
+    kernel = _kernel(out.selection)
     if kernel is None:
         return reference.backward(dy, out, sums=sums)
     return kernels.backward(kernel, dy, out, sums)  # type: ignore[union-attr, no-any-return]
+
+
+def compiled() -> Any:
+    """The compiled part, where it is here and in use; else None."""
+    return None if _chosen == "reference" or kernels is None else kernels.native
 
 
 def native_build() -> dict[str, str] | None:

@@ -56,7 +56,7 @@ class Alphabet:
         return "".join(self.characters[number - 1] for number in numbers)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # frozen would cost a microsecond a step
 class Examples:
     """x and what it should become; `lengths` where x is padded."""
 
@@ -82,18 +82,16 @@ class Batches:
     def __init__(self, examples: Examples, size: int, seed: int) -> None:
         self.examples, self.size, self.seed = examples, size, seed
         self.steps = max(1, AHEAD // size)
-        self.drawn: tuple[int, Examples] | None = None  # which part of the run, and its examples
+        self.part, self.drawn = -1, examples  # which part of the run was drawn: (steps, size, ...)
 
     def __getitem__(self, step: int) -> Examples:
         part, i = divmod(step, self.steps)
-        if self.drawn is None or self.drawn[0] != part:
+        if self.part != part:
             rng = np.random.default_rng([self.seed, 3, part])
-            rows = rng.integers(0, len(self.examples), self.steps * self.size)
-            self.drawn = part, self.examples.pick(rows)
-        ahead = self.drawn[1]
-        here = slice(i * self.size, (i + 1) * self.size)
-        lengths = None if ahead.lengths is None else ahead.lengths[here]
-        return Examples(ahead.x[here], ahead.targets[here], lengths)
+            self.drawn = self.examples.pick(rng.integers(0, len(self.examples), (self.steps, self.size)))
+            self.part = part
+        x, targets, lengths = self.drawn.x, self.drawn.targets, self.drawn.lengths
+        return Examples(x[i], targets[i], None if lengths is None else lengths[i])
 
 
 def read_words(path: Path) -> list[str]:

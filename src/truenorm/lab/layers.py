@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from truenorm.engine import backward, forward
+from truenorm.engine import backward, compiled, forward
 from truenorm.inputs import Normalized
 from truenorm.moments import Moments
 from truenorm.running import Running, torch_convention
@@ -28,7 +28,7 @@ from truenorm.spec import Norm
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Pass:
     """How a forward is run. `lengths`: the first so many positions of each sample are real; None: all of them."""
 
@@ -65,6 +65,9 @@ class Embedding(Layer):
 
     def backward(self, dy: Array) -> Array:
         gradient = self.gradients["table"]
+        if (native := compiled()) is not None:
+            native.add_rows(np.ascontiguousarray(self.x, np.int64), np.ascontiguousarray(dy), gradient)
+            return np.zeros(self.x.shape, gradient.dtype)
         width = gradient.shape[1]
         places = self.x.reshape(-1, 1) * width + np.arange(width)  # where each number of dy goes in the flat table
         sums = np.bincount(places.reshape(-1), dy.reshape(-1), gradient.size)  # adds up what goes to the same place
@@ -93,18 +96,27 @@ class Linear(Layer):
 
     def __init__(self, weight: Array, bias: Array) -> None:
         super().__init__(weight=weight, bias=bias)
+        self.ones = np.ones(0, weight.dtype)
 
     def forward(self, x: Array, how: Pass) -> Array:
-        self.x = x
-        y: Array = x @ self.parameters["weight"]
+        self.shape, self.x = x.shape, _rows(x)
+        y: Array = self.x.dot(self.parameters["weight"])
         y += self.parameters["bias"]
-        return y
+        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], -1)
 
     def backward(self, dy: Array) -> Array:
-        rows = dy.reshape(-1, dy.shape[-1])
-        np.matmul(self.x.reshape(-1, self.x.shape[-1]).T, rows, out=self.gradients["weight"])
-        np.add.reduce(rows, 0, out=self.gradients["bias"])
-        return dy @ self.parameters["weight"].T
+        dy = _rows(dy)
+        np.dot(self.x.T, dy, out=self.gradients["weight"])
+        if len(self.ones) != len(dy):
+            self.ones = np.ones(len(dy), dy.dtype)
+        np.dot(self.ones, dy, out=self.gradients["bias"])  # the sum of rows, in a third of the time
+        dx: Array = dy.dot(self.parameters["weight"].T)
+        return dx if len(self.shape) == 2 else dx.reshape(self.shape)
+
+
+def _rows(x: Array) -> Array:
+    """(..., features) -> (rows, features): one matrix product for all."""
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 class Normalize(Layer):
@@ -238,18 +250,22 @@ def shares(shape: tuple[int, ...], lengths: Array | None, dtype: Any) -> Array:
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
     """The mean of -log softmax(logits)[target], and its gradient: (probabilities - onehot) / n."""
+    if (native := compiled()) is not None:
+        dlogits: Array = np.empty(logits.shape, logits.dtype)
+        loss = native.cross_entropy(np.ascontiguousarray(logits), np.ascontiguousarray(targets, np.int64), dlogits)
+        return loss, dlogits
     n = len(targets)
     rows = np.arange(n)
     shifted = logits - np.maximum.reduce(logits, 1, keepdims=True)  # so that no exp overflows
-    dlogits: Array = np.exp(shifted)
+    dlogits = np.exp(shifted)
     totals = np.add.reduce(dlogits, 1, keepdims=True)
-    loss = (np.add.reduce(np.log(totals), None) - np.add.reduce(shifted[rows, targets])) / n
+    loss = float(np.add.reduce(np.log(totals), None) - np.add.reduce(shifted[rows, targets])) / n
     dlogits /= totals * logits.dtype.type(n)
     dlogits[rows, targets] -= 1 / n
-    return float(loss), dlogits
+    return loss, dlogits
 
 
 def squared_error(predicted: Array, targets: Array) -> tuple[float, Array]:
     """The mean of (predicted - target)² over (n, 1), and its gradient."""
-    error = predicted - targets.reshape(predicted.shape)
+    error = predicted - targets.reshape(predicted.shape).astype(predicted.dtype)
     return float((error * error).mean()), 2 * error / error.size

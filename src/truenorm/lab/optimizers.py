@@ -37,6 +37,7 @@ class SGD:
 
     def __init__(self, like: Array, momentum: float = 0.0) -> None:
         self.momentum = momentum
+        self.moved = np.empty_like(like)
         self.state: dict[str, Array] = {"velocity": np.zeros_like(like)} if momentum else {}
 
     def step(self, values: Array, gradients: Array, rate: float) -> None:
@@ -45,7 +46,7 @@ class SGD:
             velocity *= velocity.dtype.type(self.momentum)
             velocity += gradients
             gradients = velocity
-        values -= values.dtype.type(rate) * gradients
+        values -= np.multiply(gradients, values.dtype.type(rate), out=self.moved)
 
 
 class Adam:

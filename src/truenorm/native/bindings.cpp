@@ -12,7 +12,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "array.hpp"
+#include "lab.hpp"
 #include "reference.hpp"
+#include "running.hpp"
 
 namespace nb = nanobind;
 
@@ -20,64 +23,6 @@ namespace truenorm {
 namespace {
 
 enum class Dtype { float32, float64, float16, bfloat16 };
-
-// One contiguous array, held for as long as a call needs it.
-class Array {
-public:
-    Array() = default;
-    Array(const Array&) = delete;
-    Array& operator=(const Array&) = delete;
-    ~Array() {
-        if (held) PyBuffer_Release(&view);
-    }
-
-    // None leaves it null. `formats`: the letters of the buffer protocol that will do.
-    void take(nb::handle object, const char* name, const char* formats, bool writable) {
-        if (object.is_none()) return;
-        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(object.ptr(), &view, flags) != 0) {
-            PyErr_Clear();
-            throw nb::value_error((std::string(name) + ": a contiguous " + (writable ? "writable " : "") + "array.").c_str());
-        }
-        held = true;
-        const char* format = view.format ? view.format : "B";
-        if (*format == '<' || *format == '=' || *format == '@') ++format;
-        for (const char* wanted = formats; *wanted; ++wanted)
-            if (*format == *wanted && format[1] == 0) {
-                letter = *format;
-                if (reinterpret_cast<std::uintptr_t>(view.buf) % static_cast<std::uintptr_t>(view.itemsize))
-                    throw nb::value_error((std::string(name) + ": an aligned array.").c_str());
-                return;
-            }
-        throw nb::type_error((std::string(name) + ": elements of format " + formats + ", got " + format + ".").c_str());
-    }
-
-    void has(const char* name, std::int64_t count) const {
-        if (held && size() != count)
-            throw nb::value_error((std::string(name) + ": " + std::to_string(count) + " elements, got " +
-                                   std::to_string(size()) + ".")
-                                      .c_str());
-    }
-
-    void apart_from(const Array& other) const {
-        if (!held || !other.held) return;
-        const char *one = static_cast<const char*>(view.buf), *two = static_cast<const char*>(other.view.buf);
-        if (one < two + other.view.len && two < one + view.len)
-            throw nb::value_error("an output shares memory with another array.");
-    }
-
-    template <class T>
-    T* at() const {
-        return held ? static_cast<T*>(view.buf) : nullptr;
-    }
-    std::int64_t size() const { return held ? view.len / view.itemsize : 0; }
-    explicit operator bool() const { return held; }
-    char letter = 0;
-
-private:
-    Py_buffer view{};
-    bool held = false;
-};
 
 // A parameter in double, whatever it is stored in; `otherwise` where it is not given.
 std::vector<double> widened(const Array& from, std::int64_t size, double otherwise) {
@@ -320,6 +265,72 @@ private:
     }
 };
 
+// Arrays of one dtype, for what takes float32 and float64.
+template <class Call>
+void by_letter(char letter, Call call) {
+    if (letter == 'f') call(float{});
+    else call(double{});
+}
+
+bool python_blend(nb::handle moments_, nb::handle mean_, nb::handle var_, double momentum, int ddof, nb::handle next_) {
+    Array moments, mean, var, next;
+    moments.take(moments_, "moments", "d", false);
+    mean.take(mean_, "mean", "d", false);
+    var.take(var_, "var", "d", false);
+    next.take(next_, "next", "d", true);
+    if (!moments || !mean || !var || !next) throw nb::value_error("moments, mean, var, next: arrays, got None.");
+    const std::int64_t count = mean.size();
+    moments.has("moments", 3 * count);
+    var.has("var", count);
+    next.has("next", 2 * count);
+    for (const Array* other : {&moments, &mean, &var}) next.apart_from(*other);
+    return blend(reinterpret_cast<const Moments*>(moments.at<double>()), mean.at<double>(), var.at<double>(), count,
+                 momentum, ddof, next.at<double>());
+}
+
+double python_cross_entropy(nb::handle logits_, nb::handle targets_, nb::handle dlogits_) {
+    Array logits, targets, dlogits;
+    logits.take(logits_, "logits", "fd", false);
+    targets.take(targets_, "targets", "lq", false);
+    if (!logits || !targets || dlogits_.is_none()) throw nb::value_error("logits, targets, dlogits: arrays, got None.");
+    const char same[2] = {logits.letter, 0};
+    dlogits.take(dlogits_, "dlogits", same, true);
+    const std::int64_t rows = targets.size(), classes = rows ? logits.size() / rows : 0;
+    if (classes < 1 || rows * classes != logits.size()) throw nb::value_error("logits: some for each target.");
+    dlogits.has("dlogits", logits.size());
+    dlogits.apart_from(logits);
+    dlogits.apart_from(targets);
+    for (std::int64_t i = 0; i < rows; ++i)
+        if (targets.at<std::int64_t>()[i] < 0 || targets.at<std::int64_t>()[i] >= classes)
+            throw nb::index_error("targets: numbers of classes.");
+    double loss = 0;
+    by_letter(logits.letter, [&](auto t) {
+        using T = decltype(t);
+        loss = truenorm::cross_entropy<T>(logits.at<const T>(), targets.at<const std::int64_t>(), rows, classes, dlogits.at<T>());
+    });
+    return loss;
+}
+
+void python_add_rows(nb::handle numbers_, nb::handle rows_, nb::handle table_) {
+    Array numbers, rows, table;
+    numbers.take(numbers_, "numbers", "lq", false);
+    rows.take(rows_, "rows", "fd", false);
+    if (!numbers || !rows || table_.is_none()) throw nb::value_error("numbers, rows, table: arrays, got None.");
+    const char same[2] = {rows.letter, 0};
+    table.take(table_, "table", same, true);
+    const std::int64_t count = numbers.size(), width = count ? rows.size() / count : 0;
+    if (width < 1 || count * width != rows.size() || table.size() % width) throw nb::value_error("rows: one for each number.");
+    table.apart_from(numbers);
+    table.apart_from(rows);
+    for (std::int64_t i = 0; i < count; ++i)
+        if (numbers.at<std::int64_t>()[i] < 0 || numbers.at<std::int64_t>()[i] >= table.size() / width)
+            throw nb::index_error("numbers: of rows of the table.");
+    by_letter(rows.letter, [&](auto t) {
+        using T = decltype(t);
+        truenorm::add_rows<T>(numbers.at<const std::int64_t>(), rows.at<const T>(), count, width, table.size(), table.at<T>());
+    });
+}
+
 std::string compiler() {
 #if defined(__clang__)
     return "clang " __clang_version__;
@@ -349,6 +360,12 @@ NB_MODULE(_native, m) {
     m.def("get_threads", &get_threads, "How many threads a call may use.");
     m.def("select_loops", [](const char* name) { return select_loops(*name ? name : nullptr); },
           "Use the loops of this name, \"\" for the best; False where this processor has none.");
+    m.def("blend_running", &python_blend, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
+          nb::arg().none(), "Running mean and variance after one more batch; False where a channel needs care.");
+    m.def("cross_entropy", &python_cross_entropy, nb::arg().none(),
+          nb::arg().none(), nb::arg().none(), "The mean of -log softmax(logits)[target]; writes its gradient.");
+    m.def("add_rows", &python_add_rows, nb::arg().none(),
+          nb::arg().none(), nb::arg().none(), "table = 0, then table[numbers[i]] += rows[i].");
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<const std::string&, const std::vector<std::int64_t>&, std::int64_t, std::int64_t,
                       const std::string&, bool, int, double, bool>())

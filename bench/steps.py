@@ -1,0 +1,132 @@
+"""What one training step of the lab costs, beside others that do the same.
+
+    python -m bench.steps [--write docs/lab.md]
+
+The notes' network (27 characters, block 3, embedding 2, 100 hidden, batch 32, batch norm, SGD) in float32, one thread.
+All take the same batches from the same weights, and their losses must agree step by step before anyone is timed. A
+turn lasts a tenth of a second, as training is a steady state. Then the lab alone: how the time grows with batch and
+width, and whether memory grows with steps.
+"""
+
+from __future__ import annotations
+
+import importlib
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.process import enter
+
+AGREE = 100  # steps whose losses are compared
+TOLERANCE = 2e-5
+PEERS = {"torch, eager": "step_torch", "JAX, jitted": "step_jax", "NumPy, a page by hand": "step_numpy"}
+REQUIRED = {"torch, eager": 4.0, "JAX, jitted": 1.4}
+BATCHES = (32, 64, 128, 256, 512)
+WIDTHS = (100, 200, 400, 800, 1600)
+
+
+@click.command()
+@click.option("--seconds", type=float, default=20.0, show_default=True, help="How long to time each comparison.")
+@click.option(
+    "--write", type=click.Path(exists=True, path_type=Path), help="Put the tables between their markers there."
+)
+def main(seconds: float, write: Path | None) -> None:
+    """Time a training step of the lab beside torch, JAX and plain NumPy."""
+    enter("system", threads=1)
+    from bench.machine import facts
+    from bench.table import replace
+
+    machine = facts()
+    versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items() if found)
+    text = "\n\n".join(
+        [
+            comparison(seconds),
+            growth("batch", BATCHES, seconds / 2),
+            growth("hidden", WIDTHS, seconds / 2),
+            memory(),
+            f"Medians of interleaved rounds, quartiles in brackets; float32, one thread. {machine['cpu']}; {versions}; "
+            f"revision {machine['revision'] or 'unknown'}.",
+        ]
+    )
+    if write is None:
+        click.echo(text)
+    else:
+        write.write_text(replace(write.read_text("utf-8"), text), "utf-8")
+
+
+def trainer(**changed: Any) -> Any:
+    """The notes' network at its first step."""
+    from truenorm.lab.training import Config, Trainer, prepare
+
+    config = Config(schedule="constant", **changed)
+    return Trainer(config, prepare(config))
+
+
+def comparison(seconds: float) -> str:
+    """A table of times and ratios; who is not installed is named."""
+    from bench.table import duration
+    from bench.timing import interleave, ratio, spread
+
+    calls: dict[str, Callable[[], object]] = {"truenorm": trainer().advance}
+    losses = [calls["truenorm"]() for _ in range(AGREE)]
+    lines = ["| one step | time | truenorm is faster by | to reach |", "| --- | ---: | ---: | ---: |"]
+    missing = []
+    for name, module in PEERS.items():
+        try:
+            peer = importlib.import_module(f"bench.peers.{module}").bind(trainer())
+        except ModuleNotFoundError as error:
+            missing.append(f"| {name} | not installed: {error.name} | | |")
+            continue
+        check(name, losses, [peer() for _ in range(AGREE)])
+        calls[name] = peer
+    rounds = interleave(calls, seconds=seconds, patience=seconds, turn=0.1)
+    for name in calls:
+        times = rounds.seconds(name)
+        found = ratio(times, rounds.seconds("truenorm"))
+        told = "" if name == "truenorm" else f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+        lines.append(f"| {name} | {duration(spread(times)['median'])} | {told} | {REQUIRED.get(name, '')} |")
+    if rounds.disturbed():
+        missing.append("| **Other processes were busy: do not trust** | | | |")
+    return "\n".join(lines + missing)
+
+
+def check(name: str, expected: list[Any], found: list[float]) -> None:
+    """The same losses, step by step: otherwise it is not the same network."""
+    for step, (one, two) in enumerate(zip(expected, found, strict=True)):
+        if not abs(one - two) <= TOLERANCE * abs(one):
+            raise SystemExit(f"{name}: a loss of {one:.7f} at step {step}, got {two:.7f}.")
+
+
+def growth(option: str, sizes: tuple[int, ...], seconds: float) -> str:
+    """The time of a step as one size grows."""
+    from bench.table import duration
+    from bench.timing import interleave, spread
+
+    calls = {size: trainer(**{option: size}).advance for size in sizes}
+    rounds = interleave(calls, seconds=seconds, turn=0.05)
+    times = [spread(rounds.seconds(size))["median"] for size in sizes]
+    lines = [f"| {option} | {' | '.join(map(str, sizes))} |", "| --- |" + " ---: |" * len(sizes)]
+    lines.append(f"| a step | {' | '.join(map(duration, times))} |")
+    lines.append(
+        "| per unit | " + " | ".join(duration(one / size) for one, size in zip(times, sizes, strict=True)) + " |"
+    )
+    return "\n".join(lines)
+
+
+def memory(steps: int = 20_000) -> str:
+    """How far the peak of the process grows between an early step and a late one."""
+    one = trainer()
+    for _ in range(1000):
+        one.advance()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(steps):
+        one.advance()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return f"The peak of memory grew by {grown} KiB in {steps:,} steps."
+
+
+if __name__ == "__main__":
+    main()

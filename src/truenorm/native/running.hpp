@@ -1,0 +1,25 @@
+// Running statistics after one more batch: the usual case of `running.py`.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "moments.hpp"
+
+namespace truenorm {
+
+// next = mean and then var of each channel. False, where a channel has too few elements or moments that are not finite:
+// such a batch needs more care than this.
+inline bool blend(const Moments* batch, const double* mean, const double* var, std::int64_t channels, double momentum,
+                  int ddof, double* next) {
+    bool usual = true;
+    for (std::int64_t c = 0; c < channels; ++c) {
+        const double freedom = batch[c].count - ddof;
+        next[c] = mean[c] + momentum * (batch[c].mean - mean[c]);
+        next[channels + c] = var[c] + momentum * (batch[c].m2 / freedom - var[c]);
+        usual &= freedom > 0 && std::isfinite(next[c]) && std::isfinite(next[channels + c]);
+    }
+    return usual;
+}
+
+}  // namespace truenorm
