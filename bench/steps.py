@@ -59,7 +59,8 @@ def main(seconds: float, write: Path | None) -> None:
 
 def trainer(**changed: Any) -> Any:
     """The notes' network at its first step."""
-    from truenorm.lab.training import Config, Trainer, prepare
+    from truenorm.lab.config import Config
+    from truenorm.lab.training import Trainer, prepare
 
     config = Config(schedule="constant", **changed)
     return Trainer(config, prepare(config))

@@ -15,10 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from truenorm.cli import commands
-from truenorm.lab import checkpoint, data, run
+from truenorm.lab import checkpoint, data, run, table
+from truenorm.lab.config import Config
 from truenorm.lab.data import Alphabet
 from truenorm.lab.sampling import generate, reestimate
-from truenorm.lab.training import Config, Trainer, prepare
+from truenorm.lab.training import Trainer, prepare
 
 WORDS = ["anna", "bob", "carla", "dave", "eve", "frank", "grace", "heidi", "ivan", "judy", "olivia", "peggy"]
 FILES = ("config.json", "metrics.jsonl", "checkpoint.safetensors", "result.json")
@@ -195,11 +196,11 @@ def test_tables_of_classes_and_of_numbers(tmp_path: Path) -> None:
 
 def test_inputs_are_standardised_over_the_training_set_alone() -> None:
     train, other = np.random.default_rng(1).normal(7, 3, (2500, 4)), np.full((3, 4), 7.0)
-    found, moved = data.standardized(train, other)
+    found, moved = table.standardized(train, other)
     np.testing.assert_allclose(found.mean(0), 0, atol=1e-12)
     np.testing.assert_allclose(found.std(0), 1, rtol=1e-12)
     np.testing.assert_allclose(moved, (other - train.mean(0)) / train.std(0), rtol=1e-12)
-    assert not data.standardized(np.full((5, 1), 3.0))[0].any()
+    assert not table.standardized(np.full((5, 1), 3.0))[0].any()
 
 
 # ---- instruments ----
@@ -279,15 +280,25 @@ def test_bad_input_is_one_line_and_leaves_no_directory(words: Path, tmp_path: Pa
         (["--data", written(tmp_path / "empty", b"")], "at least two words, one a line, got 0."),
         (["--data", written(tmp_path / "one", b"word\n")], "at least two words, one a line, got 1."),
         (["--data", written(tmp_path / "binary", b"\xff\xfe\x00\x01")], "text in UTF-8"),
-        (["--data", str(tmp_path / "missing")], "No such file or directory."),
+        (["--data", str(tmp_path / "missing")], "--data: a file, or names, or surnames, got"),
+        (["--data", "surname"], "--data: a file, or names, or surnames, got"),
         (["--data", str(words), "--batch", "1"], "--batch: at least 2 with batch norm, got 1."),
         (["--data", str(words), "--norm", "group", "--groups", "3"], "groups: divide the 100 features"),
-        (["--data", str(words), "--steps", "0"], "--steps: input should be greater than or equal to 1, got 0."),
+        (["--data", str(words), "--steps", "0"], "--steps: a number >= 1, got 0."),
         (["--data", str(words), "--norm", "batsch"], "Invalid value for '--norm'"),
         (["--task", "table", "--data", csv], "--target: the column to predict, got none."),
         (["--task", "table", "--data", csv, "--target", "c"], "--target: one of the columns a, b, got 'c'."),
-        (["--task", "gender", "--extent", "3"], "extent: at least the 11 characters of the longest word, got 3."),
-        (["--task", "gender", "--embedding", "5"], "SelfAttention: heads divide the 5 features, got 2."),
+        (["--data", str(words), "--rate", "nan"], "--rate: a finite number, got nan."),
+        (["--data", str(words), "--dropout", "1"], "--dropout: a number < 1, got 1.0."),
+        (["--data", str(words), "--heads", "2"], "--heads: only with --task gender, got --task words."),
+        (["--data", str(words), "--ddof", "1", "--norm", "rms"], "--ddof: only with --norm batch, layer or group, got"),
+        (["--data", str(words), "--momentum", "0.5", "--optimizer", "adam"], "--momentum: only with --optimizer sgd"),
+        (["--data", str(words), "--hidden", "999999999999"], "memory"),
+        (["--task", "gender", "--depth", "2"], "--depth: only with --task words or table, got --task gender."),
+        (["--task", "gender", "--data", "surnames"], "--data: names, for --task gender, got 'surnames'."),
+        (["--task", "table", "--target", "y"], "--data: a CSV file with a header, got none."),
+        (["--task", "gender", "--extent", "3"], "--extent: at least the 11 characters of the longest word, got 3."),
+        (["--task", "gender", "--embedding", "5"], "--heads: divides the 5 of --embedding, got 2."),
     ):
         assert text in refused("train", *arguments, *out), arguments
         assert not (tmp_path / "run").exists()
@@ -320,7 +331,29 @@ def test_runs_that_cannot_be_continued(words: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got another one's"):
         run.resume(out, quietly, never)
     path.write_bytes(whole)
+    words.write_text("\n".join([*WORDS[1:], "annna"]), "utf-8")  # the same alphabet
+    with pytest.raises(ValueError, match="the data that the run was started with, got other data"):
+        run.resume(out, quietly, never)
+    words.write_text("\n".join(WORDS), "utf-8")
+    arrays, facts = checkpoint.load(path)
+    for name in ("optimizer.mean", "parameter.embed.table", "running.norm1.var"):
+        checkpoint.save(path, {one: value for one, value in arrays.items() if one != name}, facts)
+        with pytest.raises(ValueError, match=f"checkpoint: {name} of shape"):
+            run.resume(out, quietly, never)
+        checkpoint.save(path, arrays | {name: arrays[name].astype(np.float16)}, facts)
+        with pytest.raises(ValueError, match=f"checkpoint: {name} of shape"):
+            run.resume(out, quietly, never)
+    path.write_bytes(whole)
     run.resume(out, quietly, never)
+    for content in ("{}", "[]", '{"train": {}}', "[" * 100_000):
+        (out / "result.json").write_text(content, "utf-8")
+        with pytest.raises(ValueError, match=r"result\.json"):
+            run.resume(out, quietly, never)
+    for content in ("{}", "[]", "[" * 100_000, '{"steps": {"a": [[]]}}'):
+        (out / "config.json").write_text(content, "utf-8")
+        if content != "{}":  # which is the notes' network
+            with pytest.raises(ValueError, match=r"config\.json"):
+                run.resume(out, quietly, never)
     with pytest.raises(ValueError, match=r"a run's directory, got one without config\.json"):
         run.read_config(tmp_path)
 
@@ -345,8 +378,9 @@ def test_training_that_diverges_says_so(words: Path, tmp_path: Path) -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydantic", None)
-    monkeypatch.delitem(sys.modules, "truenorm.cli.train", raising=False)
-    found = CliRunner().invoke(commands, ["train", "--out", "x"])
+    for name in [name for name in sys.modules if name.startswith(("truenorm.lab", "truenorm.cli.train"))]:
+        monkeypatch.delitem(sys.modules, name)
+    found = CliRunner().invoke(commands, ["train", "--help"])
     assert found.exit_code == 1
     assert "needs the package 'pydantic'. Install it: pip install 'truenorm[lab]'." in found.output
 
@@ -356,10 +390,33 @@ def test_a_checkpoint_of_another_version_is_refused(words: Path, tmp_path: Path)
         run.start(tmp_path / "run", small(words), quietly, lambda: True)
     path = tmp_path / "run" / "checkpoint.safetensors"
     arrays, facts = checkpoint.load(path)
-    del facts["first"]
-    checkpoint.save(path, arrays, facts)
-    with pytest.raises(ValueError, match="a checkpoint of this version, got one without 'first'"):
-        run.resume(tmp_path / "run", quietly, never)
+    for name, value in (("first", 3), ("step", -1), ("losses", []), ("running", {"norm1": {}}), ("data", None)):
+        for changed in (facts | {name: value}, {one: facts[one] for one in facts if one != name}):
+            checkpoint.save(path, arrays, changed)
+            with pytest.raises(ValueError, match=f"a checkpoint of this version, got one with another '{name}"):
+                run.resume(tmp_path / "run", quietly, never)
+
+
+def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path: Path) -> None:
+    rows = "\n".join(f"{i},{i % 2},{i / 7}" for i in range(50))
+    for content, text in (
+        ("", "a header and rows, got an empty file"),
+        ("a,y,b\n", "at least four rows under the header, got 0"),
+        ("a,y,a\n" + rows, "columns of different names, got 'a' twice"),
+        ("y\n1\n2\n3\n4\n", "at least one column beside 'y', got none"),
+        ("a,y,b\n\n\n" + rows + "\n1,1\n", "3 cells in each row, got 2 in line 54"),
+        ("a,y,b\n\n" + rows + "\n1,1,x\n", "a finite number in column 'b', got 'x' in line 53"),
+        ("a,y,b\n" + rows + "\n1,,1\n", "a class or a number in column 'y', got '' in line 52"),
+        ("a,y,b\n" + rows + "\n1,one,1\n", "a finite number, as in most rows, in column 'y', got 'one' in line 52"),
+        ("a,y,b\n" + "1,2,3\n" * 9, "at least two classes, got '2' alone"),
+        ("a,y,b\n" + "1" * 200_000 + ",2,3\n", "a CSV, got one that cannot be read"),
+    ):
+        path = tmp_path / "table.csv"
+        path.write_text(content, "utf-8")
+        with pytest.raises(ValueError, match=text):
+            table.read_csv(path, "y")
+    path.write_text("a,y\n1,1\n2,1.0\n3,2\n4,2\n", "utf-8")
+    assert table.read_csv(path, "y").classes == ("1", "2")
 
 
 def test_the_commands_train_and_sample(words: Path, tmp_path: Path) -> None:

@@ -80,6 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         sys.exit(0)
+    except MemoryError:
+        if "--debug" in words:
+            raise
+        click.echo("truenorm: not enough memory for arrays of these sizes. Choose smaller ones.", err=True)
+        sys.exit(2)
     except (click.ClickException, ValueError, TypeError, OSError) as error:
         if "--debug" in words:
             raise

@@ -27,11 +27,13 @@ from truenorm.lab.sampling import Statistics, generate, reestimate
 )
 def command(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> None:
     """New words from a run of `train`."""
-    network, alphabet = run.load_words(directory)
+    config, network, alphabet = run.load_words(directory)
     if statistics == "reestimated":
+        if config.norm != "batch":
+            raise ValueError(f"--statistics reestimated: only with batch norm, got a run with --norm {config.norm}.")
         trainer = run.load(directory)
         network = trainer.network
         reestimate(network, trainer.material.train)
-    rng, block = np.random.default_rng(seed), run.read_config(directory).block
-    for word in generate(network, alphabet, block, rng, count=count, temperature=temperature):
+    rng = np.random.default_rng(seed)
+    for word in generate(network, alphabet, config.block, rng, count=count, temperature=temperature):
         click.echo(word)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from pydantic import ValidationError
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,16 +19,9 @@ from rich.table import Table
 from truenorm.cli import Command
 from truenorm.cli.watching import instruments_table
 from truenorm.lab import run
+from truenorm.lab.config import Config, Task, suited
 from truenorm.lab.networks import ActivationName, NormAt, NormName, Padding
 from truenorm.lab.optimizers import OptimizerName, Schedule
-from truenorm.lab.training import Config, Task
-
-# What suits a task, where it differs from the notes' network.
-SUITED: dict[Task, dict[str, Any]] = {
-    "words": {},
-    "gender": {"embedding": 16, "heads": 2, "hidden": 32, "steps": 3000},
-    "table": {"hidden": 32, "steps": 2000},
-}
 
 
 def _choice(of: Any) -> click.Choice[str]:
@@ -61,23 +53,29 @@ Examples:
 )
 @click.option("--norm", type=_choice(NormName), help="[default: batch]")
 @click.option("--norm-at", type=_choice(NormAt), help="Before or after the activation.  [default: before]")
-@click.option("--padding", type=_choice(Padding), help="Whether padding enters the statistics.  [default: valid]")
+@click.option(
+    "--padding", type=_choice(Padding), help="Whether padding enters the statistics of --task gender.  [default: valid]"
+)
 @click.option("--groups", type=int, help="Of --norm group.  [default: 4]")
 @click.option("--ddof", type=int, help="1 divides the squares by n - 1.  [default: 0]")
-@click.option("--batch", type=int, help="Size of a batch.  [default: 32]")
+@click.option("--batch", type=int, help="Size of a batch.  [default: 32; gender: 64]")
 @click.option("--block", type=int, help="Characters before the one to predict.  [default: 3]")
-@click.option("--extent", type=int, help="Pad names to so many characters.  [default: the longest]")
+@click.option("--extent", type=int, help="Pad names of --task gender to so many characters.  [default: the longest]")
 @click.option("--embedding", type=int, help="Numbers for a character.  [default: 2; gender: 16]")
 @click.option("--heads", type=int, help="Of the self-attention of --task gender.  [default: 2]")
-@click.option("--hidden", type=int, help="Units of a hidden layer.  [default: 100; gender, table: 32]")
+@click.option("--hidden", type=int, help="Units of a hidden layer.  [default: 100; gender: 64; table: 32]")
 @click.option("--depth", type=int, help="Hidden layers.  [default: 1]")
 @click.option("--activation", type=_choice(ActivationName), help="[default: tanh]")
 @click.option("--dropout", type=float, help="Probability that a hidden number is left out.  [default: 0]")
-@click.option("--optimizer", type=_choice(OptimizerName), help="[default: sgd]")
+@click.option("--optimizer", type=_choice(OptimizerName), help="[default: sgd; gender, table: adam]")
 @click.option("--momentum", type=float, help="Of sgd.  [default: 0]")
-@click.option("--rate", type=float, help="Learning rate.  [default: 0.1]")
-@click.option("--schedule", type=_choice(Schedule), help="step: a tenth for the last half.  [default: step]")
-@click.option("--steps", type=int, help="[default: 10000; gender: 3000, table: 2000]")
+@click.option("--rate", type=float, help="Learning rate.  [default: 0.1; gender, table: 0.01]")
+@click.option(
+    "--schedule",
+    type=_choice(Schedule),
+    help="step: a tenth for the last half; cosine: down to 0.  [default: step; gender, table: cosine]",
+)
+@click.option("--steps", type=int, help="[default: 10000; gender: 1000; table: 2000]")
 @click.option("--seed", type=int, help="[default: 0]")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), help="[default: float32]")
 @click.option("--watch", is_flag=True, help="Show what goes on in every layer, while it trains.")
@@ -100,18 +98,10 @@ def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
 
 
 def make_config(given: dict[str, Any]) -> Config:
-    """The task's defaults and what was given; the first thing that is wrong, in one line."""
-    suited = SUITED[given.get("task", "words")]
+    """Of what was given, with files found from anywhere, so that the run can be continued from anywhere."""
     if given.get("data") not in (None, "names", "surnames"):
-        given |= {"data": str(Path(given["data"]).absolute())}  # so that the run can be continued from anywhere
-    try:
-        return Config(**suited | given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = "--" + str(first["loc"][0]).replace("_", "-")
-        raise click.UsageError(
-            f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}."
-        ) from None
+        given |= {"data": str(Path(given["data"]).absolute())}
+    return suited(given)
 
 
 def show(result: dict[str, Any], out: Path, config: Config) -> None:

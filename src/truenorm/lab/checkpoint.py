@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,7 +41,20 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(path, (json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def plain(content: Any) -> Any:
+    """With null for numbers that are not finite, which JSON does not have."""
+    match content:
+        case dict():
+            return {name: plain(value) for name, value in content.items()}
+        case list() | tuple():
+            return [plain(value) for value in content]
+        case float():
+            return content if math.isfinite(content) else None
+        case _:
+            return content
 
 
 def read_json(path: Path) -> Any:
@@ -48,7 +62,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path.parent}: a run's directory, got one without {path.name}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"{path}: JSON, got something else. The file is damaged.") from None
 
 
@@ -66,7 +80,7 @@ def load(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """What `save` wrote."""
     from safetensors import SafetensorError, safe_open
 
-    if not path.exists():
+    if not path.is_file():
         raise ValueError(f"{path.parent}: a run with a checkpoint, got none. It was stopped before its first.")
     try:
         with safe_open(path, framework="numpy") as file:
@@ -75,7 +89,7 @@ def load(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
                 raise ValueError(f"{path}: a checkpoint of truenorm's lab, got another one's.")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return arrays, json.loads(told[FORMAT])
-    except SafetensorError:
+    except (SafetensorError, json.JSONDecodeError, RecursionError):
         raise ValueError(f"{path}: a checkpoint, got a damaged file. Start a new run.") from None
 
 
@@ -87,7 +101,7 @@ def locked(directory: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ValueError(
-                f"{directory}: a run that nobody works on, got one in use. Choose another --out."
+                f"{directory}: a run that nobody works on, got one in use. Wait for it, or choose another --out."
             ) from None
         yield
 
@@ -97,10 +111,10 @@ def truncate_metrics(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text("utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             break  # the last line of a killed process may be torn
-    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+    write_atomically(path, b"".join(line + b"\n" for line in kept))

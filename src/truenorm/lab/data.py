@@ -1,4 +1,4 @@
-"""What the networks learn from: words, names with a gender, tables. Read, checked, and turned into numbers.
+"""What the networks learn from: words and names with a gender. Read, checked, and turned into numbers.
 
 Words      one word a line, any alphabet; number 0 marks the edge of a word, and padding
 Examples   x, targets and, for padded sequences, lengths: split into a training and a held-out part
@@ -6,7 +6,6 @@ Examples   x, targets and, for padded sequences, lengths: split into a training 
 
 from __future__ import annotations
 
-import csv
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from truenorm.engine import measure, merge
-from truenorm.spec import batch
 
 Array = NDArray[Any]
 EDGE = 0
@@ -155,7 +151,7 @@ def padded(words: Sequence[str], targets: Sequence[int], alphabet: Alphabet, ext
     """Words as rows of `extent` numbers, with 0 behind."""
     longest = max(map(len, words))
     if extent < longest:
-        raise ValueError(f"extent: at least the {longest} characters of the longest word, got {extent}.")
+        raise ValueError(f"--extent: at least the {longest} characters of the longest word, got {extent}.")
     x = np.zeros((len(words), extent), np.int64)
     for row, word in zip(x, words, strict=True):
         row[: len(word)] = alphabet.encode(word)
@@ -167,66 +163,3 @@ def split(examples: Examples, rng: np.random.Generator, share: float = 0.1) -> t
     order = rng.permutation(len(examples))
     held_out = min(max(1, round(share * len(examples))), len(examples) - 1)
     return examples.pick(order[held_out:]), examples.pick(order[:held_out])
-
-
-@dataclass(frozen=True)
-class Table:
-    """A CSV with a header: features, a target for each row, and the classes' names (None: targets are numbers)."""
-
-    columns: tuple[str, ...]
-    features: Array
-    targets: Array
-    classes: tuple[str, ...] | None
-
-
-def read_csv(path: Path, target: str) -> Table:
-    """Numbers in all columns but the target, which holds classes, or numbers of which there are many."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: text in UTF-8, got bytes that are not.") from None
-    if target not in header:
-        raise ValueError(f"--target: one of the columns {', '.join(header)}, got {target!r}.")
-    if len(rows) < 4:
-        raise ValueError(f"{path}: at least four rows under the header, got {len(rows)}.")
-    at = header.index(target)
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise ValueError(f"{path}: {len(header)} cells in each row, got {len(row)} in line {number}.")
-    features = np.array([[_number(path, cell, number, header[i]) for i, cell in enumerate(row) if i != at]
-                         for number, row in enumerate(rows, 2)])  # fmt: skip
-    if not features.shape[1]:
-        raise ValueError(f"{path}: at least one column beside {target!r}, got none.")
-    words = [row[at].strip() for row in rows]
-    columns = tuple(name for i, name in enumerate(header) if i != at)
-    classes = tuple(sorted(set(words)))
-    try:
-        numbers = np.array([float(word) for word in words])
-    except ValueError:
-        numbers = None
-    if numbers is None or len(classes) <= min(20, len(words) // 2):
-        if len(classes) < 2:
-            raise ValueError(f"--target: at least two classes, got {classes[0]!r} alone in {target!r}.")
-        return Table(columns, features, np.array([classes.index(word) for word in words]), classes)
-    if not np.isfinite(numbers).all():
-        raise ValueError(f"{path}: finite numbers, got one that is not in {target!r}.")
-    return Table(columns, features, numbers, None)
-
-
-def _number(path: Path, cell: str, line: int, column: str) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        value = np.nan
-    if not np.isfinite(value):
-        raise ValueError(f"{path}: a finite number in column {column!r}, got {cell!r} in line {line}.")
-    return value
-
-
-def standardized(train: Array, *others: Array, part: int = 1024) -> list[Array]:
-    """Columns of mean 0 and deviation 1 over the training set, measured part by part and merged."""
-    parts = [measure(train[start : start + part], batch()) for start in range(0, len(train), part)]
-    whole = merge(*parts)
-    deviation = np.sqrt(whole.var())
-    return [(one - whole.mean) / np.where(deviation > 0, deviation, 1.0) for one in (train, *others)]

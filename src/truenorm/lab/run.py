@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from truenorm.lab import checkpoint
+from truenorm.lab.config import Config
 from truenorm.lab.data import Alphabet
 from truenorm.lab.networks import Network
-from truenorm.lab.training import Config, Trainer, network_for_words, prepare, restore_network
+from truenorm.lab.training import Trainer, network_for_words, prepare, restore_network
 
 REPORTS = 100  # in a run
 BETWEEN = 5.0  # seconds between checkpoints, at least
@@ -53,8 +54,7 @@ def resume(directory: Path, tell: Callable[[Report], None], stop: Callable[[], b
     config = read_config(directory)
     with checkpoint.locked(directory):
         if (directory / "result.json").exists():
-            found: Report = checkpoint.read_json(directory / "result.json")
-            return found
+            return _result(directory)
         if not (directory / "checkpoint.safetensors").exists():  # killed before the first
             checkpoint.truncate_metrics(directory / "metrics.jsonl", -1)
             return _work(directory, Trainer(config, prepare(config)), [0.0, 0], tell, stop)
@@ -68,16 +68,16 @@ def load(directory: Path) -> Trainer:
     return _load(directory, read_config(directory))[0]
 
 
-def load_words(directory: Path) -> tuple[Network, Alphabet]:
+def load_words(directory: Path) -> tuple[Config, Network, Alphabet]:
     """The network of a run on words as its last checkpoint has it; needs no data."""
     config = read_config(directory)
-    arrays, facts = _checkpoint(directory, config)
     if config.task != "words":
         raise ValueError(f"{directory}: a run of --task words, got one of --task {config.task}.")
-    alphabet = Alphabet(tuple(facts["alphabet"]))
+    arrays, facts = _checkpoint(directory, config)
+    alphabet = Alphabet(tuple(facts["alphabet"] or ()))
     network = network_for_words(config, alphabet, np.random.default_rng(0))
     restore_network(network, arrays, facts)
-    return network, alphabet
+    return config, network, alphabet
 
 
 def read_config(directory: Path) -> Config:
@@ -87,9 +87,31 @@ def read_config(directory: Path) -> Config:
         raise ValueError(f"{directory}: a run of this version, got a config.json that is not.") from None
 
 
+class _Counts(BaseModel):
+    batches: int = Field(ge=0)
+    skipped: int = Field(ge=0)
+
+
+class _Facts(BaseModel):
+    """What a checkpoint holds beside arrays."""
+
+    step: int = Field(ge=0)
+    config: dict[str, Any]
+    alphabet: list[str] | None
+    data: str
+    running: dict[str, _Counts]
+    first: dict[str, tuple[float, float]] | None
+    losses: tuple[float, int]
+
+
 def _checkpoint(directory: Path, config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    arrays, facts = checkpoint.load(directory / "checkpoint.safetensors")
-    if facts.get("config") != config.model_dump():
+    arrays, told = checkpoint.load(directory / "checkpoint.safetensors")
+    try:
+        facts = _Facts.model_validate(told).model_dump()
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ValueError(f"{directory}: a checkpoint of this version, got one with another {where!r}.") from None
+    if facts["config"] != config.model_dump():
         raise ValueError(f"{directory}: a checkpoint of this run, got one of another config.json.")
     return arrays, facts
 
@@ -98,11 +120,19 @@ def _load(directory: Path, config: Config) -> tuple[Trainer, list[Any]]:
     arrays, facts = _checkpoint(directory, config)
     alphabet = None if facts["alphabet"] is None else Alphabet(tuple(facts["alphabet"]))
     trainer = Trainer(config, prepare(config, alphabet))
+    trainer.restore(arrays, facts)
+    return trainer, list(facts["losses"])
+
+
+def _result(directory: Path) -> Report:
+    found = checkpoint.read_json(directory / "result.json")
     try:
-        trainer.restore(arrays, facts)
-        return trainer, facts["losses"]
-    except KeyError as error:
-        raise ValueError(f"{directory}: a checkpoint of this version, got one without {error}.") from None
+        for part in ("train", "held_out"):
+            float(found[part]["loss"]), found[part]["accuracy"]
+        int(found["steps"]), int(found["parameters"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{directory}: a result.json of a run, got another. Delete it to have it made anew.") from None
+    return dict(found)
 
 
 def _work(
@@ -155,6 +185,6 @@ def _report(directory: Path, trainer: Trainer, losses: list[Any]) -> Report:
         report["accuracy"] = score.accuracy
     report["instruments"] = trainer.observe()
     with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(report) + "\n")
+        file.write(json.dumps(checkpoint.plain(report)) + "\n")
     losses[:] = [0.0, 0]
     return report

@@ -31,7 +31,7 @@ def generate(
     open_ = np.arange(count)
     for _ in range(LONGEST):
         logits = network.forward(context[open_], Pass()).astype(np.float64)
-        drawn = logits.argmax(1) if temperature == 0 else _draw(logits / temperature, rng)
+        drawn = logits.argmax(1) if temperature == 0 else _draw(logits, temperature, rng)
         context[open_, :-1] = context[open_, 1:]
         context[open_, -1] = drawn
         for word, number in zip(open_, drawn, strict=True):
@@ -43,9 +43,11 @@ def generate(
     return [alphabet.decode(word) for word in words]
 
 
-def _draw(logits: Array, rng: np.random.Generator) -> Array:
+def _draw(logits: Array, temperature: float, rng: np.random.Generator) -> Array:
     """Adding Gumbel noise and taking the largest draws from the softmax."""
-    return np.asarray((logits + rng.gumbel(size=logits.shape)).argmax(1))
+    logits = logits - logits.max(1, keepdims=True)
+    with np.errstate(over="ignore"):  # far behind the likeliest is -inf
+        return np.asarray((logits / temperature + rng.gumbel(size=logits.shape)).argmax(1))
 
 
 def reestimate(network: Network, examples: Examples, part: int = 4096) -> None:

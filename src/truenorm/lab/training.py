@@ -6,71 +6,26 @@ from there takes the same steps, to the bit. Random numbers are made from the se
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
-from truenorm.lab import data
+from truenorm.lab import data, table
+from truenorm.lab.config import Config
 from truenorm.lab.data import Alphabet, Batches, Examples
 from truenorm.lab.instruments import observe
 from truenorm.lab.layers import Normalize, Pass, cross_entropy, squared_error
-from truenorm.lab.networks import (
-    ActivationName,
-    Body,
-    Network,
-    NormAt,
-    NormName,
-    Padding,
-    character_mlp,
-    sequence_classifier,
-    table_network,
-)
-from truenorm.lab.optimizers import SGD, Adam, OptimizerName, Schedule, learning_rate
+from truenorm.lab.networks import Network, character_mlp, sequence_classifier, table_network
+from truenorm.lab.optimizers import SGD, Adam, learning_rate
 from truenorm.running import Running
 
 Array = NDArray[Any]
-Task = Literal["words", "gender", "table"]
 EVALUATED = 4096  # examples of one forward, when a whole set is evaluated
-
-
-class Config(BaseModel):
-    """What is trained, and how. The defaults are the notes' own network."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    task: Task = "words"
-    data: str = "names"
-    target: str | None = None
-    standardize: bool = True
-    norm: NormName = "batch"
-    norm_at: NormAt = "before"
-    padding: Padding = "valid"
-    groups: int = Field(4, ge=1)
-    ddof: Literal[0, 1] = 0
-    batch: int = Field(32, ge=1)
-    block: int = Field(3, ge=1)
-    extent: int | None = Field(None, ge=1)
-    embedding: int = Field(2, ge=1)
-    heads: int = Field(1, ge=1)
-    hidden: int = Field(100, ge=1)
-    depth: int = Field(1, ge=1)
-    activation: ActivationName = "tanh"
-    dropout: float = Field(0.0, ge=0, lt=1)
-    optimizer: OptimizerName = "sgd"
-    momentum: float = Field(0.0, ge=0, lt=1)
-    rate: float = Field(0.1, gt=0)
-    schedule: Schedule = "step"
-    steps: int = Field(10_000, ge=1)
-    seed: int = Field(0, ge=0)
-    dtype: Literal["float32", "float64"] = "float32"
-
-    def body(self) -> Body:
-        shared = {name: getattr(self, name) for name in Body.__dataclass_fields__}
-        return Body(**shared)
 
 
 @dataclass(frozen=True)
@@ -84,11 +39,19 @@ class Material:
     alphabet: Alphabet | None = None
     names: tuple[str, ...] = ()  # of the classes
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the examples: a run is continued with the data that it was started with, or not at all."""
+        found = hashlib.sha256()
+        for part in (self.train, self.held_out):
+            for array in (part.x, part.targets):
+                found.update(repr((array.dtype.str, array.shape)).encode())
+                found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()
+
 
 def prepare(config: Config, alphabet: Alphabet | None = None) -> Material:
     """Read the data and make the network, from the seed alone. `alphabet`: of the run that is continued."""
-    if config.norm == "batch" and config.batch == 1 and config.task != "gender":
-        raise ValueError("--batch: at least 2 with batch norm, got 1. One value has no variance: use --norm layer.")
     shuffle, start = (np.random.default_rng([config.seed, number]) for number in (1, 2))
     match config.task:
         case "words":
@@ -101,8 +64,6 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> Material:
             )
             return Material(train, held_out, network_for_words(config, alphabet, start), True, alphabet)
         case "gender":
-            if config.data != "names":
-                raise ValueError(f"--data: names for --task gender, got {config.data!r}.")
             words, genders = data.first_names()
             alphabet = alphabet or Alphabet.of(words)
             extent = config.extent or max(map(len, words))
@@ -118,17 +79,15 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> Material:
             )
             return Material(train, held_out, network, True, alphabet, ("female", "male"))
         case "table":
-            if config.target is None:
-                raise ValueError("--target: the column to predict, got none.")
-            table = data.read_csv(Path(config.data), config.target)
-            train, held_out = data.split(Examples(table.features, table.targets), shuffle, 0.2)
+            read = table.read_csv(Path(config.data), config.target or "")
+            train, held_out = data.split(Examples(read.features, read.targets), shuffle, 0.2)
             if config.standardize:
-                parts = data.standardized(train.x, held_out.x)
+                parts = table.standardized(train.x, held_out.x)
                 train, held_out = Examples(parts[0], train.targets), Examples(parts[1], held_out.targets)
             train, held_out = (Examples(one.x.astype(config.dtype), one.targets) for one in (train, held_out))
-            outputs = 1 if table.classes is None else len(table.classes)
+            outputs = 1 if read.classes is None else len(read.classes)
             network = table_network(config.body(), start, features=train.x.shape[1], outputs=outputs)
-            return Material(train, held_out, network, table.classes is not None, None, table.classes or ())
+            return Material(train, held_out, network, read.classes is not None, None, read.classes or ())
 
 
 def _words(source: str) -> list[str]:
@@ -138,6 +97,8 @@ def _words(source: str) -> list[str]:
         case "surnames":
             return data.surnames()
         case _:
+            if not Path(source).exists():
+                raise ValueError(f"--data: a file, or names, or surnames, got {source}, which is not there.")
             return data.read_words(Path(source))
 
 
@@ -208,6 +169,7 @@ class Trainer:
             "step": self.step,
             "config": self.config.model_dump(),
             "alphabet": None if self.material.alphabet is None else list(self.material.alphabet.characters),
+            "data": self.material.fingerprint,
             "running": counts,
             "first": self.first,
         }
@@ -215,6 +177,10 @@ class Trainer:
 
     def restore(self, arrays: dict[str, Array], facts: dict[str, Any]) -> None:
         """Back to what `state` returned."""
+        if facts["data"] != self.material.fingerprint:
+            raise ValueError(
+                f"{self.config.data}: the data that the run was started with, got other data. Start a new run."
+            )
         restore_network(self.network, arrays, facts)
         for name, value in self.optimizer.state.items():
             _put(value, arrays, f"optimizer.{name}")
@@ -225,12 +191,12 @@ def restore_network(network: Network, arrays: dict[str, Array], facts: dict[str,
     """Parameters and running statistics as `Trainer.state` has them."""
     for name, value in network.parameters.items():
         _put(value, arrays, f"parameter.{name}")
-    for name, counts in facts["running"].items():
-        layer = network.layers[name]
-        assert isinstance(layer, Normalize)
-        assert layer.running is not None
-        mean, var, count = (arrays[f"running.{name}.{part}"] for part in ("mean", "var", "count"))
-        layer.running = Running(mean, var, count, layer.running.convention, **counts)
+    for name, layer in network.layers.items():
+        if isinstance(layer, Normalize) and (fresh := layer.running) is not None:
+            parts = {part: np.empty_like(getattr(fresh, part)) for part in ("mean", "var", "count")}
+            for part, value in parts.items():
+                _put(value, arrays, f"running.{name}.{part}")
+            layer.running = Running(**parts, convention=fresh.convention, **facts["running"][name])
 
 
 def _put(value: Array, arrays: dict[str, Array], name: str) -> None:
