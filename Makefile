@@ -1,11 +1,12 @@
 # Every target sets up .venv first, and again only when what it is made from changed.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-all lint format bench bench-all clean
+.PHONY: help setup demo test test-slow test-all lint format bench bench-all experiments clean
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
 STAMP := .venv/.stamp
+TORCH := .venv/.torch
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-input -c constraints.txt
 NATIVE := $(wildcard src/truenorm/native/*)
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
@@ -32,15 +33,21 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@$(PIP) --no-build-isolation -e '.[dev]'
 	@touch $@
 
+# What truenorm is compared with, in tests and benchmarks. The demo does not wait for it.
+$(TORCH): $(STAMP)
+	@echo "Setting up .venv: the pinned torch ..."
+	@$(PIP) --no-build-isolation -e '.[torch]'
+	@touch $@
+
 demo: $(STAMP) ## Show what truenorm does
 	$(WARN)
 	@$(BIN)/truenorm demo
 
-test: $(STAMP) ## Run the quick tests
+test: $(TORCH) ## Run the quick tests
 	$(WARN)
 	@$(BIN)/python -m pytest -q -n 2
 
-test-slow: $(STAMP) ## Run the slow tests and the mutants
+test-slow: $(TORCH) ## Run the slow tests and the mutants
 	$(WARN)
 	@$(BIN)/python -m pytest -q -n 2 -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
 	@$(BIN)/python tests/mutants.py
@@ -56,21 +63,19 @@ format: $(STAMP) ## Format the sources and apply safe fixes
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
 
-PEERS := .venv/.peers
-$(PEERS): $(STAMP)
-	@echo "Setting up .venv: the pinned peers to measure against ..."
-	@$(PIP) --no-build-isolation -e '.[torch]'
-	@touch $@
-
-bench: $(PEERS) ## Measure beside the peers, in about two minutes
+bench: $(TORCH) ## Measure beside the peers, in about two minutes
 	@$(BIN)/python bench/startup.py
 	@$(BIN)/python -m bench --quick
 
-bench-all: $(PEERS) ## Measure everything in ten minutes, and write it into README and docs; leave the machine alone
+bench-all: $(TORCH) ## Measure everything in ten minutes, and write it into README and docs; leave the machine alone
 	@$(BIN)/python bench/startup.py
 	@$(BIN)/python -m bench --json bench/results.json
 	@$(BIN)/python -m bench.table bench/results.json --write README.md
 	@$(BIN)/python -m bench.sweeps --write docs/speed.md
+	@$(BIN)/python -m bench.steps --write docs/lab.md
+
+experiments: $(STAMP) ## Run everything that docs/lab.md reports, in about five minutes
+	@$(BIN)/python -m bench.experiments --write docs/lab.md
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

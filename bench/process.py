@@ -34,20 +34,20 @@ def variables(allocator: Allocator, threads: int = THREADS) -> dict[str, str]:
     return dict.fromkeys(pools, str(threads)) | ALLOCATORS[allocator]
 
 
-def enter(allocator: Allocator, threads: int = THREADS) -> None:
+def enter(allocator: Allocator, threads: int = THREADS, processors: int | None = None) -> None:
     """Start this very command again, with everything set; return where that has happened."""
     mark = f"{allocator} {threads}"
     if os.environ.get(MARK) == mark:
         return
     if hasattr(os, "sched_setaffinity"):
         # XLA has no number of threads to set, but obeys this.
-        os.sched_setaffinity(0, processors(threads, sorted(os.sched_getaffinity(0))))
+        os.sched_setaffinity(0, some_processors(processors or threads, sorted(os.sched_getaffinity(0))))
     sys.stdout.flush()
     changed = variables(allocator, threads) | {MARK: mark}
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | changed)
 
 
-def processors(count: int, allowed: list[int], topology: Path = Path("/sys/devices/system/cpu")) -> list[int]:
+def some_processors(count: int, allowed: list[int], topology: Path = Path("/sys/devices/system/cpu")) -> list[int]:
     """`count` of the allowed processors, on different cores where there are enough."""
     first_of_core: dict[str, int] = {}
     for number in reversed(allowed):

@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 
-BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
-
 
 def render(results: dict[str, Any], *, every: bool = False) -> str:
     """The targets, forward against a copy, and what it was measured on; with `every`, all implementations too."""
@@ -48,12 +46,13 @@ def disturbed(results: dict[str, Any]) -> list[str]:
     return [suite["name"] for suite in results["suites"] if suite["rounds"]["disturbed"]]
 
 
-def replace(text: str, table: str) -> str:
-    """`text` with `table` between its two markers, and nothing else changed."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"bench.table: the text needs {BEGIN} and then {END}, once each.")
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{table.strip()}\n{END}{rest.split(END)[1]}"
+def replace(text: str, table: str, name: str = "bench") -> str:
+    """`text` with `table` between the two markers of this name, and nothing else changed."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"bench.table: the text needs {begin} and then {end}, once each.")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{table.strip()}\n{end}{rest.split(end)[1]}"
 
 
 def _speeds(results: dict[str, Any]) -> Iterable[Sequence[str]]:
@@ -118,7 +117,7 @@ def _ratio(target: dict[str, Any], form: str) -> str:
 @click.command()
 @click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--every", is_flag=True, help="All implementations, not only those that a target names.")
-@click.option("--write", type=click.Path(exists=True, path_type=Path), help=f"Put it between {BEGIN} and {END} there.")
+@click.option("--write", type=click.Path(exists=True, path_type=Path), help="Put it between its markers there.")
 def main(results: Path, every: bool, write: Path | None) -> None:
     """Render RESULTS (JSON) as Markdown."""
     found = json.loads(results.read_text("utf-8"))

@@ -28,10 +28,10 @@ from bench.oracle import solve  # noqa: E402
 from bench.peers import NUMPY, TRUENORM, numpy_plain, truenorm_numpy  # noqa: E402
 from bench.peers.copy import copier, copier_in_threads  # noqa: E402
 from bench.problem import Array, Case, Problem  # noqa: E402
-from bench.process import processors, variables  # noqa: E402
+from bench.process import some_processors, variables  # noqa: E402
 from bench.suite import Implementation, Run, Suite, validate  # noqa: E402
-from bench.table import BEGIN, END, render, replace  # noqa: E402
 from bench.table import main as table  # noqa: E402
+from bench.table import render, replace  # noqa: E402
 from bench.timing import interleave, ratio, rotate, spread  # noqa: E402
 
 CASES = [
@@ -318,9 +318,9 @@ def test_processors_are_taken_from_different_cores_first(tmp_path: Path) -> None
     for number, siblings in enumerate(("0,1", "0,1", "2,3", "2,3")):
         (tmp_path / f"cpu{number}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{number}/topology/thread_siblings_list").write_text(f"{siblings}\n")
-    assert processors(2, [0, 1, 2, 3], tmp_path) == [0, 2]
-    assert processors(3, [0, 1, 2, 3], tmp_path) == [0, 2, 1]
-    assert processors(2, [5, 7], tmp_path / "nothing") == [5, 7]
+    assert some_processors(2, [0, 1, 2, 3], tmp_path) == [0, 2]
+    assert some_processors(3, [0, 1, 2, 3], tmp_path) == [0, 2, 1]
+    assert some_processors(2, [5, 7], tmp_path / "nothing") == [5, 7]
 
 
 def test_the_allocator_and_the_threads_are_stated() -> None:
@@ -386,6 +386,7 @@ def made_up(**rounds: Any) -> dict[str, Any]:
     }
 
 
+BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 TABLE = """\
 | forward + backward | against | truenorm | peer | times faster | to reach |
 | --- | --- | ---: | ---: | ---: | ---: |

@@ -227,7 +227,14 @@ def test_demo_shows_both_examples_and_what_to_do_next() -> None:
     done = run("demo")
     assert done.returncode == 0
     assert done.stderr == ""
-    for words in ("1.18585", "-1.42", "truenorm explain", "truenorm env"):
+    for words in (
+        "1.18585",
+        "-1.42",
+        "50 times too small",
+        "Names that it made up: ",
+        "truenorm explain",
+        "truenorm env",
+    ):
         assert words in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -240,8 +247,10 @@ def test_env_names_versions_engine_threads_and_what_is_missing() -> None:
     assert facts["threads"] == len(os.sched_getaffinity(0))
     text = run("env").stdout
     for name, fact in facts.items():
-        if name != "native":
-            assert f"{name:10} {fact}\n" in text
+        if name not in ("native", "optional"):
+            assert f"{name:12} {fact}\n" in text
+    for package, found in facts["optional"].items():
+        assert f"{package:12} {found or 'not installed: pip install '}" in text
 
 
 def test_a_terminal_without_greek_letters_gets_question_marks() -> None:

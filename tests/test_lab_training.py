@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from truenorm.cli import commands
 from truenorm.lab import checkpoint, data, run, table
-from truenorm.lab.config import Config
+from truenorm.lab.config import Config, suited
 from truenorm.lab.data import Alphabet
 from truenorm.lab.sampling import generate, reestimate
 from truenorm.lab.training import Trainer, prepare
@@ -192,6 +192,33 @@ def test_tables_of_classes_and_of_numbers(tmp_path: Path) -> None:
         else:
             assert score.accuracy is None
             assert score.loss < 0.2 * np.var(trainer.material.held_out.targets)
+
+
+def test_raw_columns_of_different_sizes_need_a_norm(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
+    wine, path = datasets.load_wine(), tmp_path / "wine.csv"
+    rows = [[*map(repr, map(float, x)), wine.target_names[y]] for x, y in zip(wine.data, wine.target, strict=True)]
+    header = [name.replace("/", " of ") for name in wine.feature_names]
+    path.write_text("\n".join(",".join(row) for row in ([*header, "class"], *rows)), "utf-8")
+    right = {}
+    for norm, standardize in (("none", False), ("batch", False), ("none", True)):
+        config = suited(
+            {
+                "task": "table",
+                "data": str(path),
+                "target": "class",
+                "norm": norm,
+                "standardize": standardize,
+                "steps": 400,
+            }
+        )
+        trainer = Trainer(config, prepare(config))
+        for _ in range(config.steps):
+            trainer.advance()
+        right[norm, standardize] = trainer.score(trainer.material.held_out).accuracy or 0
+    assert trainer.material.names == ("class_0", "class_1", "class_2")
+    assert right["none", False] < 0.8
+    assert min(right["batch", False], right["none", True]) > 0.9
 
 
 def test_inputs_are_standardised_over_the_training_set_alone() -> None:

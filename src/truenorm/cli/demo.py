@@ -1,4 +1,4 @@
-"""`truenorm demo`: a guided tour of the two examples."""
+"""`truenorm demo`: a guided tour of the two examples and of a network that learns."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ def command() -> None:
     console.rule("2. What padding does to it", align="left")
     show_comparison(eps=1e-5)
     console.print()
+    console.rule("3. What it does to training", align="left")
+    try:
+        from truenorm.cli.training_tour import show_training
+    except ModuleNotFoundError as error:
+        console.print(f"Needs the package {error.name!r}: pip install 'truenorm[lab]'.")
+    else:
+        show_training(console)
+    console.print()
     console.rule("Where to go from here", align="left")
     for line, purpose in (
         (
@@ -35,6 +43,8 @@ def command() -> None:
             "every step, backwards too",
         ),
         ("truenorm explain your.csv --norm layer", "the same for your numbers"),
+        ("truenorm train --data surnames --watch --out runs/surnames", "train a network, and see into it"),
+        ("truenorm sample runs/surnames", "new words from it"),
         ("truenorm env", "what is installed"),
         ("src/truenorm/spec.py, moments.py, reference.py", "the whole idea in three short files"),
     ):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import click
 
 import truenorm as tn
 from truenorm import engine
 from truenorm.cli import Command
+
+# What some commands need, and the extra that brings it.
+OPTIONAL = {"pydantic": "lab", "safetensors": "lab", "names": "lab", "torch": "torch"}
 
 
 @click.command(cls=Command, epilog="Example: truenorm env --json")
@@ -25,13 +28,24 @@ def command(as_json: bool) -> None:
         "engine": engine.engine(),
         "threads": engine.threads(),
         "native": engine.native_build(),
+        "optional": {package: _found(package) for package in OPTIONAL},
     }
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
     for name in ("truenorm", "python", "numpy", "machine", "engine", "threads"):
-        click.echo(f"{name:10} {facts[name]}")
-    click.echo(f"{'native':10} {_native_line()}")
+        click.echo(f"{name:12} {facts[name]}")
+    click.echo(f"{'native':12} {_native_line()}")
+    for package, extra in OPTIONAL.items():
+        missing = f"not installed: pip install 'truenorm[{extra}]'"
+        click.echo(f"{package:12} {_found(package) or missing}")
+
+
+def _found(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _native_line() -> str:

@@ -67,6 +67,7 @@ Examples:
 @click.option("--depth", type=int, help="Hidden layers.  [default: 1]")
 @click.option("--activation", type=_choice(ActivationName), help="[default: tanh]")
 @click.option("--dropout", type=float, help="Probability that a hidden number is left out.  [default: 0]")
+@click.option("--gain", type=float, help="Initial weights of hidden layers, times this.  [default: 1]")
 @click.option("--optimizer", type=_choice(OptimizerName), help="[default: sgd; gender, table: adam]")
 @click.option("--momentum", type=float, help="Of sgd.  [default: 0]")
 @click.option("--rate", type=float, help="Learning rate.  [default: 0.1; gender, table: 0.01]")

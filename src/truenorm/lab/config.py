@@ -36,6 +36,7 @@ class Config(BaseModel):
     depth: int = Field(1, ge=1)
     activation: ActivationName = "tanh"
     dropout: float = Field(0.0, ge=0, lt=1)
+    gain: float = Field(1.0, gt=0, allow_inf_nan=False)
     optimizer: OptimizerName = "sgd"
     momentum: float = Field(0.0, ge=0, lt=1)
     rate: float = Field(0.1, gt=0, allow_inf_nan=False)

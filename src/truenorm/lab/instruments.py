@@ -22,8 +22,8 @@ from truenorm.lab.layers import GELU, Layer, Linear, Normalize, Pass, ReLU, Sigm
 from truenorm.lab.networks import Network
 
 Array = NDArray[Any]
-PROBED = 256  # examples
-BINS = np.linspace(-3.0, 3.0, 21)  # of histograms; what lies beyond is counted in the outermost
+PROBED = 128  # examples
+BINS, REACH = 20, 3.0  # of histograms, from -REACH to REACH; what lies beyond is counted in the outermost
 
 Told = dict[str, Any]
 
@@ -59,7 +59,7 @@ def _spread(layer: Layer, y: Array) -> Told:
     told: Told = {
         "mean": float(y.mean()),
         "std": float(y.std()),
-        "histogram": np.histogram(np.clip(y, BINS[0], BINS[-1]), BINS)[0].tolist(),
+        "histogram": histogram(y),
     }
     match layer:
         case Tanh():
@@ -69,6 +69,17 @@ def _spread(layer: Layer, y: Array) -> Told:
         case ReLU() | GELU():
             told["saturated"] = float((np.abs(y) < 1e-6).mean())
     return told
+
+
+def histogram(y: Array) -> list[int]:
+    """How many numbers lie in each bin. `np.histogram` finds the same in ten times the time.
+
+    >>> histogram(np.array([-9.0, -2.9, 0.1, 2.9, np.inf]))
+    [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2]
+    """
+    places = y * (BINS / (2 * REACH)) + BINS / 2
+    inside = np.fmin(np.fmax(places, 0), BINS - 1).astype(np.intp)  # NaN is counted with the least
+    return [int(count) for count in np.bincount(inside.reshape(-1), minlength=BINS)]
 
 
 def _updates(network: Network, rate: float) -> Told:

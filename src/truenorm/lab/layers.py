@@ -154,10 +154,9 @@ class Tanh(Layer):
         return self.y
 
     def backward(self, dy: Array) -> Array:
-        dx: Array = self.y * self.y
-        np.subtract(1, dx, out=dx)
-        dx *= dy
-        return dx
+        dx: Array = dy * self.y
+        dx *= self.y
+        return np.subtract(dy, dx, out=dx)  # dy (1 - y²), in one array
 
 
 class ReLU(Layer):

@@ -11,6 +11,7 @@ in `flows`, under the layer's name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -60,6 +61,7 @@ class Body:
     ddof: Literal[0, 1] = 0
     padding: Padding = "valid"
     dropout: float = 0.0
+    gain: float = 1.0  # of the hidden layers' initial weights, times what suits the activation
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -77,6 +79,12 @@ class Body:
                 raise ValueError(f"{name}: a whole number >= 1, got {number}.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout: a probability from 0 to below 1, got {self.dropout}.")
+        if not 0 < self.gain < math.inf:
+            raise ValueError(f"gain: a finite number > 0, got {self.gain}.")
+
+    def spread(self) -> float:
+        """Of a hidden layer's initial weights, times 1 / √inputs."""
+        return self.gain * GAINS[self.activation]
 
 
 class Network:
@@ -169,7 +177,7 @@ def sequence_classifier(
             np.zeros(embedding, body.dtype),
             heads,
         ),
-        "linear1": _linear(rng, embedding, body.hidden, GAINS[body.activation], body.dtype),
+        "linear1": _linear(rng, embedding, body.hidden, body.spread(), body.dtype),
         **_around_activation(body, body.hidden, "1"),
         "mean": MeanOverPositions(),
     }
@@ -187,8 +195,7 @@ def table_network(body: Body, rng: np.random.Generator, *, features: int, output
 def _hidden(body: Body, rng: np.random.Generator, inputs: int) -> dict[str, Layer]:
     layers: dict[str, Layer] = {}
     for number in range(1, body.depth + 1):
-        gain = GAINS[body.activation]
-        layers[f"linear{number}"] = _linear(rng, inputs, body.hidden, gain, body.dtype)
+        layers[f"linear{number}"] = _linear(rng, inputs, body.hidden, body.spread(), body.dtype)
         layers |= _around_activation(body, body.hidden, str(number))
         inputs = body.hidden
     return layers

@@ -25,7 +25,7 @@ from truenorm.lab.training import Trainer, network_for_words, prepare, restore_n
 
 REPORTS = 100  # in a run
 BETWEEN = 5.0  # seconds between checkpoints, at least
-JUDGED = 4096  # held-out examples of a report; the result takes all
+JUDGED = 1024  # held-out examples of a report; the result takes all
 
 Report = dict[str, Any]
 

@@ -1,0 +1,270 @@
+"""The lab's hand-written gradients against torch's autograd: every layer, every network, every name of the notes.
+
+`twin` says in torch's own words what each layer computes; autograd does the rest. float64 throughout.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import truenorm as tn
+from truenorm.lab.attention import SelfAttention
+from truenorm.lab.layers import (
+    GELU,
+    Embedding,
+    Flatten,
+    Layer,
+    Linear,
+    MeanOverPositions,
+    Normalize,
+    Pass,
+    Positions,
+    ReLU,
+    Sigmoid,
+    Tanh,
+    cross_entropy,
+    squared_error,
+)
+from truenorm.lab.networks import Body, Network, character_mlp, sequence_classifier, table_network
+from truenorm.lab.notes import notes_gradients
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+functional = torch.nn.functional
+
+Array = NDArray[Any]
+LENGTHS = np.array([5, 2, 1, 4])
+
+
+def tensor(array: Array) -> Any:
+    """A leaf; whole numbers have no gradient."""
+    return torch.tensor(array, requires_grad=array.dtype.kind == "f")
+
+
+def real_positions(x: Any, lengths: Array | None) -> Any:
+    """(batch, positions): which are real."""
+    counts = torch.full((len(x),), x.shape[1]) if lengths is None else torch.from_numpy(lengths)
+    return torch.arange(x.shape[1]) < counts[:, None]
+
+
+def twin(layer: Layer, own: dict[str, Any], x: Any, lengths: Array | None) -> Any:
+    """The same layer in torch."""
+    match layer:
+        case Embedding():
+            return functional.embedding(x, own["table"])
+        case Positions():
+            return x + own["table"][: x.shape[1]]
+        case Flatten():
+            return x.flatten(1)
+        case Linear():
+            return functional.linear(x, own["weight"].T, own["bias"])
+        case Tanh():
+            return torch.tanh(x)
+        case ReLU():
+            return functional.relu(x)
+        case Sigmoid():
+            return torch.sigmoid(x)
+        case GELU():
+            return functional.gelu(x, approximate="tanh")
+        case MeanOverPositions():
+            real = real_positions(x, lengths)
+            return torch.where(real[:, :, None], x, 0).sum(1) / real.sum(1, keepdim=True)
+        case SelfAttention():
+            return attention(layer, own, x, real_positions(x, lengths))
+        case Normalize():
+            return normalized(layer, own, x, None if layer.counted else lengths)
+        case _:
+            raise AssertionError(layer)
+
+
+def attention(layer: SelfAttention, own: dict[str, Any], x: Any, real: Any) -> Any:
+    batch, positions, features = x.shape
+    parts = (x @ own["project"]).reshape(batch, positions, 3, layer.heads, -1).permute(2, 0, 3, 1, 4)
+    mixed = functional.scaled_dot_product_attention(*parts, attn_mask=real[:, None, None, :])
+    y = mixed.transpose(1, 2).reshape(batch, positions, features) @ own["weight"] + own["bias"]
+    return torch.where(real[:, :, None], y, 0)
+
+
+def normalized(layer: Normalize, own: dict[str, Any], x: Any, lengths: Array | None) -> Any:
+    """Over the real rows alone: taken out, normalised by torch's own mean and var, put back among zeros."""
+    norm, features = layer.norm, x.shape[-1]
+    if "g" in norm.sizes and x.ndim == 3:  # each sample has statistics of its own
+        ends = [x.shape[1]] * len(x) if lengths is None else list(lengths)
+        alone = [group_norm(norm, one[:end]) * own["weight"] + own["bias"] for one, end in zip(x, ends, strict=True)]
+        padded = [functional.pad(one, (0, 0, 0, x.shape[1] - len(one))) for one in alone]
+        return torch.stack(padded)
+    real = None if lengths is None else real_positions(x, lengths)
+    rows = x.reshape(-1, features) if real is None else x[real]
+    if norm == tn.rms(eps=norm.eps):
+        scaled = functional.rms_norm(rows, (features,), eps=norm.eps)
+    elif "g" in norm.sizes:
+        scaled = functional.group_norm(rows, norm.sizes["g"], eps=norm.eps)
+    else:
+        over = 0 if norm == tn.batch(ddof=norm.ddof) else -1
+        var, mean = torch.var_mean(rows, over, correction=norm.ddof, keepdim=True)
+        scaled = (rows - mean) / torch.sqrt(var + norm.eps)
+    y = scaled * own["weight"] + own["bias"]
+    if real is None:
+        return y.reshape(x.shape)
+    return torch.zeros_like(x).masked_scatter(real[:, :, None].expand_as(x), y)
+
+
+def group_norm(norm: tn.Norm, sequence: Any) -> Any:
+    """Of one sequence (positions, features)."""
+    return functional.group_norm(sequence.T[None], norm.sizes["g"], eps=norm.eps)[0].T
+
+
+def assert_equal(found: Array, expected: Any, name: str) -> None:
+    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-10, atol=1e-13, err_msg=name)
+
+
+def check_layer(layer: Layer, x: Array, lengths: Array | None = None, training: bool = True) -> None:
+    rng = np.random.default_rng(5)
+    for value in layer.parameters.values():
+        value += rng.normal(0, 0.3, value.shape)
+    own = {name: tensor(value) for name, value in layer.parameters.items()}
+    leaf = tensor(x)
+    y = layer.forward(x, Pass(training=training, lengths=lengths))
+    expected = twin(layer, own, leaf, lengths)
+    assert_equal(y, expected, "y")
+    dy = rng.standard_normal(y.shape)
+    dx = layer.backward(dy)
+    expected.backward(torch.from_numpy(dy))
+    if leaf.requires_grad:
+        assert_equal(dx, leaf.grad, "dx")
+    for name, gradient in layer.gradients.items():
+        assert_equal(gradient, own[name].grad, name)
+
+
+def draw(*shape: int) -> Array:
+    return np.random.default_rng(list(shape)).normal(0.3, 1.2, shape)
+
+
+LAYERS: dict[str, Callable[[], tuple[Layer, Array]]] = {
+    "embedding": lambda: (Embedding(draw(5, 3)), np.array([[0, 3, 3], [2, 0, 3]])),
+    "positions": lambda: (Positions(draw(7, 3)), draw(4, 5, 3)),
+    "linear": lambda: (Linear(draw(4, 3), draw(3)), draw(6, 4)),
+    "linear of sequences": lambda: (Linear(draw(4, 3), draw(3)), draw(2, 5, 4)),
+    "tanh": lambda: (Tanh(), draw(4, 7)),
+    "relu": lambda: (ReLU(), draw(4, 7)),
+    "sigmoid": lambda: (Sigmoid(), draw(4, 7)),
+    "gelu": lambda: (GELU(), draw(4, 7)),
+    "flatten": lambda: (Flatten(), draw(4, 3, 2)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str) -> None:
+    check_layer(*LAYERS[name]())
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "padded"])
+def test_layers_of_sequences(lengths: Array | None) -> None:
+    check_layer(MeanOverPositions(), draw(4, 5, 3), lengths)
+    for heads in (1, 3):
+        layer = SelfAttention(draw(6, 18) / 3, draw(6, 6) / 3, draw(6), heads)
+        check_layer(layer, draw(4, 5, 6), lengths)
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "padded"])
+@pytest.mark.parametrize("norm", [tn.batch(), tn.batch(ddof=1), tn.layer(), tn.layer(ddof=1), tn.rms(), tn.group(3)])
+def test_norms(norm: tn.Norm, lengths: Array | None) -> None:
+    for counted in (False, True):
+        check_layer(Normalize(norm, 6, running=False, counted=counted), draw(4, 5, 6), lengths)
+
+
+def test_losses() -> None:
+    logits, targets = draw(6, 4), np.array([0, 3, 3, 1, 2, 0])
+    leaf = tensor(logits)
+    expected = functional.cross_entropy(leaf, torch.from_numpy(targets))
+    expected.backward()
+    loss, dlogits = cross_entropy(logits, targets)
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    assert_equal(dlogits, leaf.grad, "dlogits")
+    predicted, numbers = draw(5, 1), draw(5)
+    leaf = tensor(predicted)
+    expected = functional.mse_loss(leaf[:, 0], torch.from_numpy(numbers))
+    expected.backward()
+    loss, dpredicted = squared_error(predicted, numbers)
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    assert_equal(dpredicted, leaf.grad, "dpredicted")
+
+
+# ---- networks ----
+
+NORMS = ("none", "batch", "layer", "rms", "group")
+
+
+def bodies() -> list[Body]:
+    activations = ("tanh", "relu", "sigmoid", "gelu")
+    return [
+        Body(hidden=6, groups=3, dtype="float64", depth=1 + i % 2, norm=norm, norm_at=at, activation=activations[i % 4])  # type: ignore[arg-type]
+        for i, (norm, at) in enumerate((norm, at) for norm in NORMS for at in ("before", "after"))
+    ]
+
+
+def check_network(network: Network, x: Array, lengths: Array | None, loss: Any, torch_loss: Any) -> None:
+    rng = np.random.default_rng(7)
+    network.values += rng.normal(0, 0.2, network.values.shape)  # odd values: zeros and ones hide a wrong backward
+    own = {name: tensor(value) for name, value in network.parameters.items()}
+    y = torch.from_numpy(x)
+    for name, layer in network.layers.items():
+        y = twin(layer, {one: own[f"{name}.{one}"] for one in layer.parameters}, y, lengths)
+    torch_loss(y).backward()
+    _, dy = loss(network.forward(x, Pass(training=True, lengths=lengths)))
+    for name, gradient in network.backward(dy).items():
+        np.testing.assert_allclose(gradient, own[name].grad.numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("body", bodies(), ids=lambda body: f"{body.norm}-{body.norm_at}")
+def test_networks(body: Body) -> None:
+    rng = np.random.default_rng(1)
+    classes, numbers = rng.integers(0, 2, 4), rng.standard_normal(4)
+
+    def entropy(y: Array) -> Any:
+        return cross_entropy(y, classes)
+
+    def torch_entropy(y: Any) -> Any:
+        return functional.cross_entropy(y, torch.from_numpy(classes))
+
+    check_network(character_mlp(body, rng, alphabet=5), rng.integers(0, 5, (4, 3)), None, entropy, torch_entropy)
+    for padding in ("valid", "counted"):
+        padded = Body(**vars(body) | {"padding": padding})
+        network = sequence_classifier(padded, rng, alphabet=5, classes=2, extent=6, embedding=4)
+        check_network(network, rng.integers(0, 5, (4, 5)), LENGTHS, entropy, torch_entropy)
+    check_network(
+        table_network(body, rng, features=3, outputs=1),
+        rng.standard_normal((4, 3)),
+        None,
+        lambda y: squared_error(y, numbers),
+        lambda y: functional.mse_loss(y[:, 0], torch.from_numpy(numbers)),
+    )
+
+
+# ---- the notes' own names ----
+
+
+def test_every_gradient_that_the_notes_name() -> None:
+    rng = np.random.default_rng(6)
+    network = character_mlp(Body(ddof=1, dtype="float64"), rng)
+    network.values += rng.normal(0, 0.1, network.values.shape)
+    x, targets = rng.integers(0, 27, (32, 3)), rng.integers(0, 27, 32)
+    names = {"C": "embed.table", "W1": "linear1.weight", "b1": "linear1.bias", "weight": "norm1.weight"}
+    names |= {"bias": "norm1.bias", "W2": "output.weight", "b2": "output.bias"}
+    at = {name: tensor(network.parameters[own]) for name, own in names.items()}
+    at["E"] = at["C"][x].flatten(1)
+    at["H0"] = at["E"] @ at["W1"] + at["b1"]
+    at["mean"] = at["H0"].mean(0)
+    at["var"] = ((at["H0"] - at["mean"]) ** 2).sum(0) / 31  # n - 1
+    at["HN"] = (at["H0"] - at["mean"]) / torch.sqrt(at["var"] + 1e-5)
+    at["HZ"] = at["weight"] * at["HN"] + at["bias"]
+    at["HA"] = torch.tanh(at["HZ"])
+    for value in at.values():
+        value.retain_grad()
+    functional.cross_entropy(at["HA"] @ at["W2"] + at["b2"], torch.from_numpy(targets)).backward()
+    found = notes_gradients(network, x, targets)
+    assert set(found) == set(at)
+    for name, gradient in found.items():
+        np.testing.assert_allclose(gradient, at[name].grad.numpy(), rtol=1e-9, atol=1e-14, err_msg=name)
