@@ -54,7 +54,7 @@ test-slow: $(TORCH) ## Run the slow tests and the mutants
 
 test-all: test test-slow ## Run all tests
 
-lint: $(STAMP) ## Check format, style and types
+lint: $(TORCH) ## Check format, style and types
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/mypy

@@ -27,6 +27,7 @@ ALLOWED = {
     "examples": {"engine", "spec"},
     "display": set(),
     "lab": {"engine", "explanation", "inputs", "moments", "running", "spec"},
+    "torch": {"engine", "inputs", "selection", "spec", "view"},
     "cli": {"display", "examples", "explanation", "engine", "lab", "spec", ""},
     "__main__": {"cli"},
     "__init__": {"engine", "explanation", "moments", "running", "spec"},

@@ -133,7 +133,7 @@ REFUSALS: list[tuple[str, Change, str]] = [
     (
         "forward",
         replaced("weight", lambda weight: weight.astype(int)),
-        "TypeError: weight: elements of format dfe, got l.",
+        "TypeError: weight: elements of format dfeH, got l.",
     ),
     ("forward", replaced("weight", every_second), "ValueError: weight: a contiguous array."),
     ("forward", replaced("bias", unaligned), "ValueError: bias: an aligned array."),
@@ -144,7 +144,7 @@ REFUSALS: list[tuple[str, Change, str]] = [
     (
         "backward",
         replaced("dbias", lambda dbias: dbias.astype(np.int64)),
-        "TypeError: dbias: elements of format dfe, got l.",
+        "TypeError: dbias: elements of format dfeH, got l.",
     ),
     # How many.
     ("measure", replaced("x", lambda x: x[:-1]), "ValueError: x: {size} elements, got 23."),

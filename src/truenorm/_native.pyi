@@ -4,7 +4,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-Flat = NDArray[Any] | None
+# A contiguous array, or (address, count, format) of one; None is: not given.
+Flat = NDArray[Any] | tuple[int, int, str] | None
 
 def build_info() -> dict[str, str]:
     """How this module was built, and the loops in use."""
@@ -20,6 +21,9 @@ def select_loops(name: str) -> bool:
 
 def blend_running(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, next: Flat, /) -> bool:
     """Running mean and variance after one more batch; False where a channel needs care."""
+
+def update_running(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, /) -> int:
+    """Move a running mean and variance in place; 1: moved, 0: nothing to move by, -1: not finite, so not moved."""
 
 def cross_entropy(logits: Flat, targets: Flat, dlogits: Flat, /) -> float:
     """The mean of -log softmax(logits)[target]; writes its gradient."""

@@ -31,6 +31,8 @@ Layout = Literal["columns", "rows", "planes"]
 Ragged = tuple[Array | None, Array | None, Array | None, Array | None]
 EVERYTHING: Ragged = (None, None, None, None)
 _FLOATS = tuple(np.dtype(char) for char in "efd")  # what kernels read and write
+# The same and bfloat16, which NumPy does not have: there it is the bits of whole numbers.
+CHARS = {"e": "float16", "f": "float32", "d": "float64", "H": "bfloat16"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,13 +236,13 @@ native = _native
 set_threads = _native.set_threads
 
 
-def find(selection: Selection) -> Kernel | None:
-    """The kernel for this selection; None where there is none."""
-    norm, offsets, char = selection.norm, selection.offsets, selection.dtype.char
-    if char not in "efd":
+def find(selection: Selection, char: str | None = None) -> Kernel | None:
+    """The kernel for this selection; None where there is none. char: of x's dtype, where x is no NumPy array."""
+    norm, offsets, char = selection.norm, selection.offsets, char or selection.dtype.char
+    if char not in CHARS:
         return None
     if selection.whole:
-        return _kernel(norm, selection.view.shape, char)
+        return whole_kernel(norm, selection.view.shape, char)
     for i, axis in enumerate(selection.view.axes):
         if axis.weighted and (
             (selection.mask is not None and selection.mask.shape[i] > 1)
@@ -249,12 +251,13 @@ def find(selection: Selection) -> Kernel | None:
         ):
             return None
     if offsets is None:
-        return _kernel(norm, selection.view.shape, char)
+        return whole_kernel(norm, selection.view.shape, char)
     return _packed_kernel(norm, len(offsets) - 1, selection.source.shape[1], char)
 
 
 @lru_cache(maxsize=512)
-def _kernel(norm: Norm, shape: tuple[int, ...], char: str) -> Kernel | None:
+def whole_kernel(norm: Norm, shape: tuple[int, ...], char: str) -> Kernel | None:
+    """The kernel for an array of this shape and dtype; None where it has no elements."""
     view = norm.view(shape)
     outer, reduced, _, _, positions = view.canonical
     layout: Layout = "planes" if view.runs[4] else "columns" if view.runs[1] else "rows"
@@ -282,7 +285,7 @@ def _packed_kernel(norm: Norm, samples: int, channels: int, char: str) -> Kernel
 def _make(view: View, norm: Norm, layout: Layout, sequences: int, extent: int, char: str) -> Kernel:
     dtype = np.dtype(char)
     options = (norm.center, norm.ddof, norm.eps, norm.eps_at == "std")
-    plan = _native.Plan(layout, list(view.canonical), sequences, extent, dtype.name, *options)
+    plan = _native.Plan(layout, list(view.canonical), sequences, extent, CHARS[char], *options)
     return Kernel(view, plan, dtype, sequences, extent)
 
 
@@ -322,12 +325,12 @@ def forward_directly(x: ArrayLike, norm: Norm, weight: ArrayLike | None, bias: A
     """
     if type(x) is not np.ndarray or (dtype := x.dtype).char not in "efd":
         return None
-    kernel = _kernel(norm, x.shape, dtype.char)
+    kernel = whole_kernel(norm, x.shape, dtype.char)
     if kernel is None or kernel.view.transposed:
         return None
     view = kernel.view
     for one in (weight, bias):
-        if one is not None and (type(one) is not np.ndarray or one.shape != view.weight_shape):
+        if one is not None and (type(one) is not np.ndarray or one.shape != view.weight_shape or one.dtype.kind != "f"):
             return None
     y, table = np.empty(x.shape, dtype), np.empty((kernel.statistics, 3))
     try:

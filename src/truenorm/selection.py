@@ -173,10 +173,10 @@ def _mask_of_valid(view: View, valid: ArrayLike) -> NDArray[np.bool_]:
     mask = np.asarray(valid)
     if mask.dtype.kind not in "biu":
         raise TypeError(f"valid: booleans or integers, got {mask.dtype}. Weights go into sample_weight.")
-    return _by_rank(view, mask.astype(bool), "valid")
+    return by_rank(view, mask.astype(bool), "valid")
 
 
-def _by_rank(view: View, array: NDArray[Any], name: str) -> NDArray[Any]:
+def by_rank(view: View, array: Any, name: str) -> Any:
     """Rank decides: one axis fewer than x is x without its channel axis; each axis is x's or 1."""
     full, positions = view.shape, view.positions
     fewer = len(full) - (view.channel is not None)
@@ -196,7 +196,7 @@ def _times(view: View, sample_weight: ArrayLike, rows: NDArray[np.bool_] | None)
         if times.shape not in ((packed,), (packed, 1)):
             raise ValueError(f"sample_weight: one for each of the {packed} packed rows, got shape {times.shape}.")
         times = _pad(times.reshape(packed, 1), rows)
-    times = _by_rank(view, times, "sample_weight")
+    times = by_rank(view, times, "sample_weight")
     channels = [i for i, axis in enumerate(view.axes) if axis.source == view.channel]
     if any(times.shape[i] > 1 for i in channels):
         raise ValueError(
@@ -241,19 +241,25 @@ def _mask_of_lengths(view: View, lengths: NDArray[np.int64]) -> NDArray[np.bool_
 
 
 def _packing(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[Norm, NDArray[np.int64] | None]:
-    """The normalization of packed rows (rows, c), and the offsets where they matter.
-
-    Where b and t are treated alike, sequences do not matter: the rows are one axis. Otherwise each
-    sequence has statistics of its own, and the rows are padded to (b, t, c).
-    """
+    """The normalization of packed rows (rows, c), and the offsets, where sequences matter to it."""
+    norm, alike = packed_norm(norm, shape)
     ends = _integers(offsets, "offsets")
-    if len(shape) != 2:
-        raise ValueError(f"offsets: x is packed, (rows, c), got shape {shape}. For padded x pass lengths=.")
     if not (len(ends) and ends[0] == 0 and ends[-1] == shape[0] and (np.diff(ends) >= 0).all()):
         raise ValueError(
             f"offsets: rise from 0 to the {shape[0]} rows of x, got {ends.tolist()}. "
             "They are the cumulative lengths, with a 0 in front."
         )
+    return norm, None if alike else ends
+
+
+def packed_norm(norm: Norm, shape: tuple[int, ...]) -> tuple[Norm, bool]:
+    """The normalization of packed rows (rows, c), and whether it treats b and t alike.
+
+    If so, sequences do not matter: the rows are one axis, t. Otherwise each sequence has statistics of its own, and the
+    axes are b, t and c.
+    """
+    if len(shape) != 2:
+        raise ValueError(f"offsets: x is packed, (rows, c), got shape {shape}. For padded x pass lengths=.")
     by_name = {piece.name: piece.reduced for axis in norm.axes for piece in axis.pieces}
     hidden = by_name.pop("...", None)
     b, t = by_name.pop("b", hidden), by_name.pop("t", hidden)
@@ -267,7 +273,7 @@ def _packing(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[No
     alone = "[t]" if t else "t"
     pattern = f"{alone} {channel}" if b == t else f"{'[b]' if b else 'b'} {alone} {channel}"
     norm = replace(norm, pattern=pattern, sizes={name: norm.sizes[name] for name in names & set(norm.sizes)})
-    return norm, None if b == t else ends
+    return norm, b == t
 
 
 def _pad(values: NDArray[Any], rows: NDArray[np.bool_] | None) -> NDArray[Any]:

@@ -12,7 +12,8 @@ namespace truenorm {
 
 namespace nb = nanobind;
 
-// One contiguous array, held for as long as a call needs it.
+// One contiguous array, held for as long as a call needs it. It comes as an object with the buffer protocol, such as a
+// NumPy array; or, from tensors, which have none, as a tuple (address, count, format): the caller answers for that.
 class Array {
 public:
     Array() = default;
@@ -22,52 +23,81 @@ public:
         if (held) PyBuffer_Release(&view);
     }
 
-    // None leaves it null. `formats`: the letters of the buffer protocol that will do.
+    // None leaves it null. `formats`: the letters of the buffer protocol that will do; H is bfloat16.
     void take(nb::handle object, const char* name, const char* formats, bool writable) {
         if (object.is_none()) return;
-        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(object.ptr(), &view, flags) != 0) {
-            PyErr_Clear();
-            throw nb::value_error((std::string(name) + ": a contiguous " + (writable ? "writable " : "") + "array.").c_str());
-        }
-        held = true;
-        const char* format = view.format ? view.format : "B";
-        if (*format == '<' || *format == '=' || *format == '@') ++format;
+        const char* format = PyTuple_CheckExact(object.ptr()) ? from_tuple(object, name) : from_buffer(object, name, writable);
         for (const char* wanted = formats; *wanted; ++wanted)
             if (*format == *wanted && format[1] == 0) {
                 letter = *format;
-                if (reinterpret_cast<std::uintptr_t>(view.buf) % static_cast<std::uintptr_t>(view.itemsize))
+                if (reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(itemsize()))
                     throw nb::value_error((std::string(name) + ": an aligned array.").c_str());
                 return;
             }
         throw nb::type_error((std::string(name) + ": elements of format " + formats + ", got " + format + ".").c_str());
     }
 
-    void has(const char* name, std::int64_t count) const {
-        if (held && size() != count)
-            throw nb::value_error((std::string(name) + ": " + std::to_string(count) + " elements, got " +
-                                   std::to_string(size()) + ".")
-                                      .c_str());
+    void has(const char* name, std::int64_t wanted) const {
+        if (data && count != wanted)
+            throw nb::value_error(
+                (std::string(name) + ": " + std::to_string(wanted) + " elements, got " + std::to_string(count) + ".").c_str());
     }
 
     void apart_from(const Array& other) const {
-        if (!held || !other.held) return;
-        const char *one = static_cast<const char*>(view.buf), *two = static_cast<const char*>(other.view.buf);
-        if (one < two + other.view.len && two < one + view.len)
+        if (!data || !other.data) return;
+        const char *one = static_cast<const char*>(data), *two = static_cast<const char*>(other.data);
+        if (one < two + other.count * other.itemsize() && two < one + count * itemsize())
             throw nb::value_error("an output shares memory with another array.");
     }
 
     template <class T>
     T* at() const {
-        return held ? static_cast<T*>(view.buf) : nullptr;
+        return static_cast<T*>(data);
     }
-    std::int64_t size() const { return held ? view.len / view.itemsize : 0; }
-    explicit operator bool() const { return held; }
+    std::int64_t size() const { return count; }
+    explicit operator bool() const { return data != nullptr; }
     char letter = 0;
 
 private:
     Py_buffer view{};
     bool held = false;
+    void* data = nullptr;
+    std::int64_t count = 0;
+
+    std::int64_t itemsize() const {
+        switch (letter) {
+            case 'e': case 'H': return 2;
+            case 'f': return 4;
+            case '?': case 'B': return 1;
+            default: return 8;
+        }
+    }
+
+    const char* from_buffer(nb::handle object, const char* name, bool writable) {
+        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(object.ptr(), &view, flags) != 0) {
+            PyErr_Clear();
+            throw nb::value_error((std::string(name) + ": a contiguous " + (writable ? "writable " : "") + "array.").c_str());
+        }
+        held = true;
+        data = view.buf;
+        count = view.itemsize ? view.len / view.itemsize : 0;  // elements of no bytes will be refused by their format
+        const char* format = view.format ? view.format : "B";
+        return *format == '<' || *format == '=' || *format == '@' ? format + 1 : format;
+    }
+
+    const char* from_tuple(nb::handle object, const char* name) {
+        unsigned long long address = 0;
+        long long elements = 0;
+        const char* format = nullptr;
+        if (!PyArg_ParseTuple(object.ptr(), "KLs", &address, &elements, &format) || elements < 0) {
+            PyErr_Clear();
+            throw nb::type_error((std::string(name) + ": an array, or its address, count and format.").c_str());
+        }
+        data = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+        count = elements;
+        return format;
+    }
 };
 
 }  // namespace truenorm

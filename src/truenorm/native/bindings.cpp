@@ -30,6 +30,7 @@ std::vector<double> widened(const Array& from, std::int64_t size, double otherwi
     for (std::size_t i = 0; from && i < to.size(); ++i) {
         to[i] = from.letter == 'f'   ? load<double>(from.at<float>()[i])
                 : from.letter == 'e' ? load<double>(from.at<Half>()[i])
+                : from.letter == 'H' ? load<double>(from.at<Brain>()[i])
                                      : from.at<double>()[i];
     }
     return to;
@@ -40,6 +41,7 @@ void narrow(const std::vector<double>& from, const Array& to) {
     for (std::size_t i = 0; to && i < from.size(); ++i) {
         if (to.letter == 'f') store(to.at<float>() + i, from[i]);
         else if (to.letter == 'e') store(to.at<Half>() + i, from[i]);
+        else if (to.letter == 'H') store(to.at<Brain>() + i, from[i]);
         else to.at<double>()[i] = from[i];
     }
 }
@@ -119,8 +121,8 @@ public:
         x.take(x_, "x", format(), false);
         y.take(y_, "y", format(), true);
         found.take(moments_, "moments", "d", !given);
-        weight.take(weight_, "weight", "dfe", false);
-        bias.take(bias_, "bias", "dfe", false);
+        weight.take(weight_, "weight", "dfeH", false);
+        bias.take(bias_, "bias", "dfeH", false);
         Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
         if (!y || !found) throw nb::value_error("y, moments: arrays, got None.");
         y.has("y", x.size());
@@ -151,10 +153,10 @@ public:
         dy.take(dy_, "dy", format(), false);
         dx.take(dx_, "dx", format(), true);
         found.take(moments_, "moments", "d", false);
-        weight.take(weight_, "weight", "dfe", false);
+        weight.take(weight_, "weight", "dfeH", false);
         sums.take(sums_, "sums", "d", !given);
-        dweight.take(dweight_, "dweight", "dfe", true);
-        dbias.take(dbias_, "dbias", "dfe", true);
+        dweight.take(dweight_, "dweight", "dfeH", true);
+        dbias.take(dbias_, "dbias", "dfeH", true);
         Problem call = prepare(x, real, lengths_, starts_, valid_, sample_weight_, keep_padding);
         if (!found || !dy || !sums) throw nb::value_error("moments, dy, sums: arrays, got None.");
         if (given && !dx) throw nb::value_error("dx: an array, got None.");
@@ -288,6 +290,27 @@ bool python_blend(nb::handle moments_, nb::handle mean_, nb::handle var_, double
                  momentum, ddof, next.at<double>());
 }
 
+int python_update(nb::handle moments_, nb::handle mean_, nb::handle var_, double momentum, int ddof) {
+    Array moments, mean, var;
+    moments.take(moments_, "moments", "d", false);
+    mean.take(mean_, "mean", "fd", true);
+    if (!moments || !mean || var_.is_none()) throw nb::value_error("moments, mean, var: arrays, got None.");
+    const char same[2] = {mean.letter, 0};
+    var.take(var_, "var", same, true);
+    const std::int64_t count = mean.size();
+    moments.has("moments", 3 * count);
+    var.has("var", count);
+    var.apart_from(mean);
+    mean.apart_from(moments);
+    var.apart_from(moments);
+    int done = 0;
+    by_letter(mean.letter, [&](auto t) {
+        using T = decltype(t);
+        done = update(reinterpret_cast<const Moments*>(moments.at<double>()), mean.at<T>(), var.at<T>(), count, momentum, ddof);
+    });
+    return done;
+}
+
 double python_cross_entropy(nb::handle logits_, nb::handle targets_, nb::handle dlogits_) {
     Array logits, targets, dlogits;
     logits.take(logits_, "logits", "fd", false);
@@ -355,6 +378,7 @@ std::map<std::string, std::string> build_info() {
 NB_MODULE(_native, m) {
     using namespace truenorm;
     m.doc() = "Compiled part of truenorm.";
+    nb::set_leak_warnings(false);  // plans live in caches until the end, and torch keeps modules longer than that
     m.def("build_info", &build_info, "How this module was built, and the loops in use.");
     m.def("set_threads", &set_threads, "How many threads a call may use.");
     m.def("get_threads", &get_threads, "How many threads a call may use.");
@@ -362,6 +386,8 @@ NB_MODULE(_native, m) {
           "Use the loops of this name, \"\" for the best; False where this processor has none.");
     m.def("blend_running", &python_blend, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
           nb::arg().none(), "Running mean and variance after one more batch; False where a channel needs care.");
+    m.def("update_running", &python_update, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
+          "Move a running mean and variance in place; 1: moved, 0: nothing to move by, -1: not finite, so not moved.");
     m.def("cross_entropy", &python_cross_entropy, nb::arg().none(),
           nb::arg().none(), nb::arg().none(), "The mean of -log softmax(logits)[target]; writes its gradient.");
     m.def("add_rows", &python_add_rows, nb::arg().none(),

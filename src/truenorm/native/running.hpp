@@ -22,4 +22,21 @@ inline bool blend(const Moments* batch, const double* mean, const double* var, s
     return usual;
 }
 
+// `Running.update` for a layer's own buffers. 1: moved. 0: no channel has enough elements, so nothing was. -1: a channel is
+// not finite, so nothing was.
+template <class T>
+int update(const Moments* batch, T* mean, T* var, std::int64_t channels, double momentum, int ddof) {
+    bool seen = false;
+    for (std::int64_t c = 0; c < channels; ++c) {
+        if (batch[c].count > 0 && !(std::isfinite(batch[c].mean) && std::isfinite(batch[c].m2))) return -1;
+        seen |= batch[c].count > ddof;
+    }
+    for (std::int64_t c = 0; c < channels; ++c) {
+        if (!(batch[c].count > ddof)) continue;
+        mean[c] = static_cast<T>(mean[c] + momentum * (batch[c].mean - mean[c]));
+        var[c] = static_cast<T>(var[c] + momentum * (batch[c].m2 / (batch[c].count - ddof) - var[c]));
+    }
+    return seen;
+}
+
 }  // namespace truenorm

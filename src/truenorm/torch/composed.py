@@ -1,0 +1,137 @@
+"""The definition in torch operations: every device, every order of derivative, every transform of `torch.func`.
+
+It is what the compiled kernels are held to where autograd has to look inside, and what runs where they do not. The
+names are those of `truenorm.reference`, and so are the rules: what is not real is left out by `where` before any
+arithmetic, sums are at least float32, and a variance of 0 gives the bias and no gradient through the deviation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from truenorm.inputs import Padding
+from truenorm.spec import Norm
+from truenorm.view import View
+
+
+@dataclass(eq=False)
+class Segments:
+    """Packed rows that have statistics of their own: `ids` says to which of the samples each row belongs."""
+
+    ids: Tensor  # (rows,)
+    samples: int
+
+
+@dataclass(eq=False)
+class Real:
+    """Which elements are real, and how often each counts; both broadcast against `view.split`, None is: all, once."""
+
+    norm: Norm
+    view: View
+    valid: Tensor | None = None
+    times: Tensor | None = None
+    segments: Segments | None = None
+
+
+@dataclass(eq=False)
+class Fixed:
+    """Statistics that do not depend on x: of the shape of `view.statistics`."""
+
+    mean: Tensor
+    var: Tensor
+
+
+def normalize(
+    x: Tensor, real: Real, weight: Tensor | None, bias: Tensor | None, fixed: Fixed | None, padding: Padding
+) -> tuple[Tensor, Tensor | None]:
+    """y, and count, mean and m2 of each statistic side by side (..., 3), which carry no gradient; None where fixed."""
+    norm, view, valid = real.norm, real.view, real.valid
+    wide = x.reshape(view.split).to(working_dtype(x))
+    selected = wide if valid is None else torch.where(valid, wide, 0.0)
+    table = None
+    if fixed is None:
+        count, mean, m2 = moments(selected, real)
+        var = safe_divide(m2, count - norm.ddof)
+        table = torch.stack([count.expand(mean.shape), mean, m2], -1).detach().reshape(*_statistics(real), 3)
+    else:
+        mean, var = (one.to(wide.dtype).reshape(view.statistics_split) for one in (fixed.mean, fixed.var))
+    y = (selected - _spread(mean, real)) * _spread(inverse_deviation(var, norm), real)
+    if weight is not None:
+        y = y * weight.to(y.dtype).reshape(view.weight_split)
+    if bias is not None:
+        y = y + bias.to(y.dtype).reshape(view.weight_split)
+    if valid is not None:
+        y = torch.where(valid, y, wide if padding == "keep" else 0.0)
+    return y.reshape(x.shape).to(x.dtype), table
+
+
+def moments(x: Tensor, real: Real) -> tuple[Tensor, Tensor, Tensor]:
+    """count, mean and m2, which broadcast against x. `x` is 0 where it is not real."""
+    view = real.view
+    weight = real.times if real.times is not None else real.valid
+    if weight is not None:
+        weight = weight.to(x.dtype)
+        weight = weight if real.valid is None else torch.where(real.valid, weight, 0.0)
+        count = _total(weight.expand(view.split), real)
+    elif real.segments is not None:
+        count = _total(x.new_ones(()).expand(view.split), real)
+    else:
+        count = x.new_full((1,) * len(view.split), math.prod(view.split[i] for i in view.reduced))
+
+    def total(values: Tensor) -> Tensor:
+        return _total(values if weight is None else weight * values, real)
+
+    mean = safe_divide(total(x), count) if real.norm.center else torch.zeros_like(total(x))
+    centered = x - _spread(mean, real)
+    if real.valid is not None:
+        centered = torch.where(real.valid, centered, 0.0)
+    return count, mean, total(centered * centered)
+
+
+def inverse_deviation(var: Tensor, norm: Norm) -> Tensor:
+    """1 / sqrt(var + eps), or 1 / (sqrt(var) + eps); 0 where that is 1 / 0, and without a gradient there."""
+    if norm.eps_at == "std":
+        some = var > 0
+        under = torch.where(some, torch.where(some, var, 1.0).sqrt(), 0.0) + norm.eps
+        return safe_divide(torch.ones_like(under), under)
+    under = var + norm.eps
+    some = under > 0
+    return torch.where(some, torch.where(some, under, 1.0).rsqrt(), 0.0)
+
+
+def safe_divide(above: Tensor, below: Tensor) -> Tensor:
+    """above / below, and 0 where below is not above 0: also in the gradient."""
+    some = below > 0
+    return torch.where(some, above / torch.where(some, below, 1.0), 0.0)
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """What is computed in: float64 on the CPU, as everywhere in truenorm; elsewhere at least float32."""
+    return torch.float64 if x.device.type == "cpu" or x.dtype == torch.float64 else torch.float32
+
+
+def _statistics(real: Real) -> tuple[int, ...]:
+    found = real.view.statistics
+    return found if real.segments is None else (real.segments.samples, *found[1:])
+
+
+def _total(values: Tensor, real: Real) -> Tensor:
+    """The sum for each statistic, with the axes kept as ones."""
+    view, segments = real.view, real.segments
+    if segments is None:
+        return values.sum(view.reduced, keepdim=True) if view.reduced else values
+    rows = values[0]  # (1, rows, ...)
+    sums = rows.new_zeros(segments.samples, *rows.shape[1:]).index_add(0, segments.ids, rows)
+    others = [i - 1 for i in view.reduced if i > 1]
+    return (sums.sum(others, keepdim=True) if others else sums)[:, None]
+
+
+def _spread(statistic: Tensor, real: Real) -> Tensor:
+    """A statistic as it broadcasts against x."""
+    if real.segments is None or statistic.shape[0] != real.segments.samples:
+        return statistic
+    return statistic[:, 0].index_select(0, real.segments.ids)[None]

@@ -1,0 +1,326 @@
+"""`torch.nn.functional`'s normalizations, with torch's signatures and four arguments more.
+
+    valid=          booleans: x without its channel axis, or the rank of x
+    lengths=        (b,): the first lengths[b] positions of sample b are real
+    offsets=        x is packed, (rows, c): sample i is the rows offsets[i] to offsets[i + 1]
+    sample_weight=  how often a position counts in the statistics
+
+`input` may also be a nested tensor (jagged) or a PackedSequence; what is returned has its form. Without any of this
+they compute what torch computes: on the CPU with the compiled kernels, elsewhere with torch's own operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as torch_functional
+
+from truenorm import spec
+from truenorm.inputs import PADDINGS, Padding
+from truenorm.spec import Norm
+from truenorm.torch import statistics
+from truenorm.torch.composed import Fixed
+from truenorm.torch.function import normalize
+from truenorm.torch.ragged import Opened, opened
+
+OnSingle = Literal["error", "running"]
+Told = dict[str, Any]
+
+
+def batch_norm(
+    input: Any,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    valid: Any = None,
+    lengths: Any = None,
+    offsets: Any = None,
+    sample_weight: Any = None,
+    padding: Padding = "zero",
+    on_single: OnSingle = "error",
+) -> Any:
+    """Batch normalization over the real values of each channel (axis 1; the last axis of packed rows)."""
+    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+    form = opened(input, told, sequences=False)
+    _check_choices(padding, on_single)
+    y, _ = batch_norm_of(
+        form, running_mean, running_var, weight, bias, training, momentum, eps, padding, on_single, None
+    )
+    return form.close(y)
+
+
+def batch_norm_of(
+    form: Opened,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    padding: Padding,
+    on_single: OnSingle,
+    counter: Tensor | None,
+) -> tuple[Tensor, int]:
+    """y, and what became of the running statistics: see `statistics.update`."""
+    x, told = form.x, form.told
+    channels = _channels(form)
+    if _theirs(form) or not _usual(form, channels, eps, weight, bias, running_mean, running_var):
+        y = torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        moved = training and running_mean is not None
+        if moved and counter is not None:
+            counter.add_(1)
+        return y, statistics.MOVED if moved else statistics.NOTHING
+    norm, last = _batch(eps)
+    norm = last if form.packed or x.dim() == 2 else norm
+
+    def with_running() -> Tensor:
+        if running_mean is None or running_var is None:
+            raise ValueError("batch_norm: running_mean and running_var where it is not training, got None.")
+        fixed = Fixed(running_mean, running_var)
+        return normalize(x, norm, weight, bias, told, fixed=fixed, padding=padding, last=last)[0]
+
+    if not training:
+        return with_running(), statistics.NOTHING
+    fallback = on_single == "running" and running_mean is not None
+    if not told:
+        if fallback and x.numel() == channels:
+            return with_running(), statistics.NOTHING
+        torch_functional._verify_batch_size(x.size() if not form.packed else [len(x), channels])  # type: ignore[attr-defined]
+    y, table = normalize(x, norm, weight, bias, told, padding=padding, last=last)
+    assert table is not None
+    if _single(form, table):
+        if fallback:
+            return with_running(), statistics.NOTHING
+        raise ValueError(
+            f"Expected more than 1 value per channel when training, got input size {x.size()} with 1 valid"
+        )
+    done = statistics.NOTHING
+    if running_mean is not None and running_var is not None and not statistics.recomputing():
+        done = statistics.update(table, running_mean, running_var, momentum, counter)
+    return y, done
+
+
+def layer_norm(
+    input: Any,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    valid: Any = None,
+    lengths: Any = None,
+    offsets: Any = None,
+    sample_weight: Any = None,
+    padding: Padding = "zero",
+) -> Any:
+    """Layer normalization of each position over its last axes."""
+    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+    form = opened(input, told, sequences=False)
+    _check_choices(padding)
+    shape = tuple(normalized_shape)
+    if _theirs(form) or not _usual_last(form, shape, eps, weight, bias):
+        return form.close(torch_functional.layer_norm(form.x, shape, weight, bias, eps))
+    y, _ = normalize(form.x, _layer(len(shape), eps, True), weight, bias, form.told, padding=padding)
+    return form.close(y)
+
+
+def rms_norm(
+    input: Any,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    valid: Any = None,
+    lengths: Any = None,
+    offsets: Any = None,
+    sample_weight: Any = None,
+    padding: Padding = "zero",
+) -> Any:
+    """RMS normalization of each position over its last axes. eps None: torch's choice, by the dtype."""
+    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+    form = opened(input, told, sequences=False)
+    _check_choices(padding)
+    shape = tuple(normalized_shape)
+    if _theirs(form) or not _usual_last(form, shape, eps, weight):
+        return form.close(torch_functional.rms_norm(form.x, shape, weight, eps))
+    eps = _rms_eps(form.x.dtype) if eps is None else eps
+    y, _ = normalize(form.x, _layer(len(shape), eps, False), weight, None, form.told, padding=padding)
+    return form.close(y)
+
+
+def _rms_eps(dtype: torch.dtype) -> float:
+    """Half and bfloat16 are summed in float32, and take its eps."""
+    return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
+
+
+def group_norm(
+    input: Any,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    valid: Any = None,
+    lengths: Any = None,
+    offsets: Any = None,
+    sample_weight: Any = None,
+    padding: Padding = "zero",
+) -> Any:
+    """Group normalization of each sample, over its real positions and the channels of a group."""
+    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+    form = opened(input, told, sequences=True)
+    _check_choices(padding)
+    x = form.x
+    channels = _channels(form)
+    fits = num_groups > 0 and channels % num_groups == 0
+    if _theirs(form) or not fits or not _usual(form, channels, eps, weight, bias):
+        return form.close(torch_functional.group_norm(x, num_groups, weight, bias, eps))
+    if not form.told:
+        sizes = [x.size(0) * x.size(1) // num_groups, num_groups, *x.size()[2:]]
+        torch_functional._verify_batch_size(sizes)  # type: ignore[attr-defined]
+    norm, last = _group(num_groups, eps)
+    y, table = normalize(x, last if form.packed else norm, weight, bias, form.told, padding=padding, last=last)
+    _check_not_single(form, table)
+    return form.close(y)
+
+
+def instance_norm(
+    input: Any,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    valid: Any = None,
+    lengths: Any = None,
+    offsets: Any = None,
+    sample_weight: Any = None,
+    padding: Padding = "zero",
+) -> Any:
+    """Instance normalization of each sample and channel, over its real positions."""
+    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+    form = opened(input, told, sequences=True)
+    _check_choices(padding)
+    y, _ = instance_norm_of(form, running_mean, running_var, weight, bias, use_input_stats, momentum, eps, padding)
+    return form.close(y)
+
+
+def instance_norm_of(
+    form: Opened,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    padding: Padding,
+) -> tuple[Tensor, int]:
+    """y, and what became of the running statistics."""
+    x, told = form.x, form.told
+    channels = _channels(form)
+    if _theirs(form) or not _usual(form, channels, eps, weight, bias, running_mean, running_var):
+        y = torch_functional.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+        return y, statistics.NOTHING
+    if not use_input_stats:
+        if running_mean is None or running_var is None:
+            raise RuntimeError("Expected running_mean and running_var to be defined when use_input_stats is false")
+        norm, last = _batch(eps)  # one mean and variance for each channel, the same for every sample
+        fixed = Fixed(running_mean, running_var)
+        y, _ = normalize(x, last if form.packed else norm, weight, bias, told, fixed=fixed, padding=padding, last=last)
+        return y, statistics.NOTHING
+    if not told and not form.packed:
+        torch_functional._verify_spatial_size(x.size())  # type: ignore[attr-defined]
+    norm, last = _instance(eps)
+    y, table = normalize(x, last if form.packed else norm, weight, bias, told, padding=padding, last=last)
+    _check_not_single(form, table)
+    done = statistics.NOTHING
+    if running_mean is not None and running_var is not None and not statistics.recomputing():
+        assert table is not None
+        done = statistics.update(statistics.averaged(table), running_mean, running_var, momentum)
+    return y, done
+
+
+# ---- shared ----
+
+
+def _theirs(form: Opened) -> bool:
+    """Whether torch's own operator is the one to call: off the CPU, where nothing is told."""
+    return form.x.device.type != "cpu" and not form.told and not form.packed
+
+
+def _channels(form: Opened) -> int:
+    x = form.x
+    return x.shape[-1 if form.packed else 1] if x.dim() > 1 else -1
+
+
+def _usual(form: Opened, channels: int, eps: float, *parameters: Tensor | None) -> bool:
+    """Whether the arguments fit each other. Where they do not and nothing is told, torch knows what to say."""
+    fits = form.x.is_floating_point() and channels >= 0 and eps >= 0
+    fits = fits and all(one is None or tuple(one.shape) == (channels,) for one in parameters)
+    return fits or bool(form.told) or form.packed
+
+
+def _usual_last(form: Opened, shape: tuple[int, ...], eps: float | None, *parameters: Tensor | None) -> bool:
+    x = form.x
+    fits = x.is_floating_point() and len(shape) > 0 and (eps is None or eps >= 0)
+    fits = fits and x.dim() >= len(shape) and tuple(x.shape[x.dim() - len(shape) :]) == shape
+    return fits and all(one is None or tuple(one.shape) == shape for one in parameters)
+
+
+def _single(form: Opened, table: Tensor) -> bool:
+    """Whether no statistic has more than one real value, as far as that may be looked at."""
+    if not form.told or "sample_weight" in form.told or not table.numel():
+        return False
+    if table.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return float(table[..., 0].max()) == 1
+
+
+def _check_not_single(form: Opened, table: Tensor | None) -> None:
+    if table is not None and _single(form, table):
+        raise ValueError(
+            f"Expected more than 1 value per channel when training, got input size {form.x.size()} with 1 valid"
+        )
+
+
+def _check_choices(padding: str, on_single: str = "error") -> None:
+    if padding not in PADDINGS:
+        raise ValueError(f"padding: {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
+    if on_single not in get_args(OnSingle):
+        raise ValueError(f"on_single: {' or '.join(map(repr, get_args(OnSingle)))}, got {on_single!r}.")
+
+
+@lru_cache(maxsize=256)
+def _batch(eps: float) -> tuple[Norm, Norm]:
+    return spec.batch("second", eps=eps), spec.batch(eps=eps)
+
+
+@lru_cache(maxsize=256)
+def _instance(eps: float) -> tuple[Norm, Norm]:
+    return spec.instance("second", eps=eps), spec.instance(eps=eps)
+
+
+@lru_cache(maxsize=256)
+def _group(groups: int, eps: float) -> tuple[Norm, Norm]:
+    return spec.group(groups, "second", eps=eps), spec.group(groups, eps=eps)
+
+
+@lru_cache(maxsize=256)
+def _layer(axes: int, eps: float, center: bool) -> Norm:
+    """Over the last so many axes, with a weight for each of their elements."""
+    names = " ".join([*(f"n{i}" for i in range(1, axes)), "c"])
+    return Norm(f"... [{names}]", eps=eps, center=center, affine=None if axes == 1 else names)

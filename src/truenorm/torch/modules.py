@@ -1,0 +1,308 @@
+"""torch's normalization layers with four arguments more: `layer(x, valid=, lengths=, offsets=, sample_weight=)`.
+
+Each subclasses torch's own: constructor, attributes, `repr`, `state_dict` and errors are torch's, and without the four
+arguments so are the numbers. What differs, and why, is listed in docs/torch.md.
+
+    padding     what stands where nothing is real: "zero", or "keep" x as it is
+    on_single   batch norm in training with one value a channel: torch's "error", or the "running" statistics
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from truenorm.inputs import Padding
+from truenorm.torch import functional, statistics
+from truenorm.torch.functional import OnSingle
+from truenorm.torch.ragged import opened
+
+LOW = (torch.float16, torch.bfloat16)
+
+
+class _Padded:
+    """What all layers share: the options, and how they show."""
+
+    padding: Padding
+
+    def extra_repr(self) -> str:
+        """torch's own, and what is not the default."""
+        own: str = super().extra_repr()  # type: ignore[misc]
+        return own + "".join(
+            f", {name}={value!r}"
+            for name, default in (("padding", "zero"), ("on_single", "error"))
+            if (value := getattr(self, name, default)) != default
+        )
+
+
+class _Tracked(_Padded):
+    """Layers that keep running statistics: in at least float32, and never false ones."""
+
+    # Of torch's classes, which come behind this one.
+    training: bool
+    momentum: float | None
+    eps: float
+    affine: bool
+    track_running_stats: bool
+    num_features: int
+    weight: Any
+    bias: Any
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+    _buffers: dict[str, Tensor | None]
+    _check_input_dim: Callable[[Tensor], None]
+
+    skipped_batches: int = 0  # whose statistics were not finite, and so were not taken over
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """`.half()` and `.to(bfloat16)` leave the statistics' precision alone: in bfloat16 they would stall."""
+        buffers = self._buffers
+        before = {name: buffers.get(name) for name in ("running_mean", "running_var")}
+        result = super()._apply(fn, recurse)  # type: ignore[misc]
+        for name, old in before.items():
+            new = buffers.get(name)
+            if old is not None and new is not None and new.dtype in LOW and old.dtype not in LOW:
+                buffers[name] = old.to(new.device)
+        return result
+
+    def _factor(self) -> float:
+        """The weight of the new batch."""
+        if self.momentum is not None:
+            return self.momentum
+        return 0.0 if self.num_batches_tracked is None else 1.0 / (float(self.num_batches_tracked) + 1.0)
+
+    def _note(self, done: int) -> None:
+        if done == statistics.NOT_FINITE:
+            self.skipped_batches += 1
+
+
+class _BatchNorm(_Tracked):
+    on_single: OnSingle
+
+    def __init__(self, *args: Any, padding: Padding = "zero", on_single: OnSingle = "error", **kwargs: Any) -> None:
+        functional._check_choices(padding, on_single)
+        super().__init__(*args, **kwargs)
+        self.padding, self.on_single = padding, on_single
+
+    def forward(
+        self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
+    ) -> Any:
+        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+        form = opened(input, told, sequences=False)
+        self._check_input_dim(form.x)
+        mean, var, counter = self.running_mean, self.running_var, self.num_batches_tracked
+        batch = self.training or (mean is None and var is None)
+        kept = self.track_running_stats or not self.training
+        y, done = functional.batch_norm_of(
+            form,
+            mean if kept else None,
+            var if kept else None,
+            self.weight,
+            self.bias,
+            batch,
+            self._factor() if self.training else 0.0,
+            self.eps,
+            self.padding,
+            self.on_single,
+            counter if self.training and self.track_running_stats else None,
+        )
+        self._note(done)
+        return form.close(y)
+
+
+class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
+    """torch's BatchNorm1d over the real values: (b, c), (b, c, t), packed rows, jagged, PackedSequence."""
+
+
+class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
+    """torch's BatchNorm2d over the real values: (b, c, h, w)."""
+
+
+class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
+    """torch's BatchNorm3d over the real values: (b, c, d, h, w)."""
+
+
+class _InstanceNorm(_Tracked):
+    _get_no_batch_dim: Callable[[], int]
+
+    def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
+        functional._check_choices(padding)
+        super().__init__(*args, **kwargs)
+        self.padding = padding
+
+    def forward(
+        self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
+    ) -> Any:
+        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+        form = opened(input, told, sequences=True)
+        x = form.x
+        if form.packed:
+            channels = x.shape[-1]
+            if channels != self.num_features:
+                raise ValueError(
+                    f"expected input's size at dim=1 to match num_features ({self.num_features}), but got: {channels}."
+                )
+            return form.close(self._run(form))
+        self._check_input_dim(x)
+        feature_dim = x.dim() - self._get_no_batch_dim()
+        if x.size(feature_dim) != self.num_features:
+            if self.affine:
+                raise ValueError(
+                    f"expected input's size at dim={feature_dim} to match num_features"
+                    f" ({self.num_features}), but got: {x.size(feature_dim)}."
+                )
+            warnings.warn(
+                f"input's size at dim={feature_dim} does not match num_features. "
+                "You can silence this warning by not passing in num_features, "
+                "which is not used because affine=False",
+                stacklevel=2,
+            )
+        if x.dim() == self._get_no_batch_dim():
+            form.x = x.unsqueeze(0)
+            return self._run(form).squeeze(0)
+        return form.close(self._run(form))
+
+    def _run(self, form: Any) -> Tensor:
+        use_input = self.training or not self.track_running_stats
+        counted = self.training and self.track_running_stats
+        y, done = functional.instance_norm_of(
+            form,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            use_input,
+            self.momentum if self.momentum is not None else 0.0,
+            self.eps,
+            self.padding,
+        )
+        if counted:
+            self._note(done)
+        return y
+
+
+class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
+    """torch's InstanceNorm1d over the real positions: (b, c, t), packed rows, jagged, PackedSequence."""
+
+
+class InstanceNorm2d(_InstanceNorm, nn.InstanceNorm2d):
+    """torch's InstanceNorm2d over the real positions: (b, c, h, w)."""
+
+
+class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
+    """torch's InstanceNorm3d over the real positions: (b, c, d, h, w)."""
+
+
+class GroupNorm(_Padded, nn.GroupNorm):
+    """torch's GroupNorm over the real positions: (b, c, ...), packed rows, jagged, PackedSequence."""
+
+    def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
+        functional._check_choices(padding)
+        super().__init__(*args, **kwargs)
+        self.padding = padding
+
+    def forward(
+        self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
+    ) -> Any:
+        return functional.group_norm(
+            input,
+            self.num_groups,
+            self.weight,
+            self.bias,
+            self.eps,
+            valid=valid,
+            lengths=lengths,
+            offsets=offsets,
+            sample_weight=sample_weight,
+            padding=self.padding,
+        )
+
+
+class LayerNorm(_Padded, nn.LayerNorm):
+    """torch's LayerNorm; padding comes out as 0, whatever it holds."""
+
+    def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
+        functional._check_choices(padding)
+        super().__init__(*args, **kwargs)
+        self.padding = padding
+
+    def forward(
+        self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
+    ) -> Any:
+        return functional.layer_norm(
+            input,
+            self.normalized_shape,
+            self.weight,
+            self.bias,
+            self.eps,
+            valid=valid,
+            lengths=lengths,
+            offsets=offsets,
+            sample_weight=sample_weight,
+            padding=self.padding,
+        )
+
+
+class RMSNorm(_Padded, nn.RMSNorm):
+    """torch's RMSNorm; padding comes out as 0, whatever it holds."""
+
+    def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
+        functional._check_choices(padding)
+        super().__init__(*args, **kwargs)
+        self.padding = padding
+
+    def forward(
+        self, x: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
+    ) -> Any:
+        return functional.rms_norm(
+            x,
+            self.normalized_shape,
+            self.weight,
+            self.eps,
+            valid=valid,
+            lengths=lengths,
+            offsets=offsets,
+            sample_weight=sample_weight,
+            padding=self.padding,
+        )
+
+
+class LazyBatchNorm1d(_BatchNorm, nn.LazyBatchNorm1d):
+    """torch's LazyBatchNorm1d: it becomes a BatchNorm1d at its first call."""
+
+    cls_to_become = BatchNorm1d
+
+
+class LazyBatchNorm2d(_BatchNorm, nn.LazyBatchNorm2d):
+    """torch's LazyBatchNorm2d: it becomes a BatchNorm2d at its first call."""
+
+    cls_to_become = BatchNorm2d
+
+
+class LazyBatchNorm3d(_BatchNorm, nn.LazyBatchNorm3d):
+    """torch's LazyBatchNorm3d: it becomes a BatchNorm3d at its first call."""
+
+    cls_to_become = BatchNorm3d
+
+
+class LazyInstanceNorm1d(_InstanceNorm, nn.LazyInstanceNorm1d):
+    """torch's LazyInstanceNorm1d: it becomes an InstanceNorm1d at its first call."""
+
+    cls_to_become = InstanceNorm1d
+
+
+class LazyInstanceNorm2d(_InstanceNorm, nn.LazyInstanceNorm2d):
+    """torch's LazyInstanceNorm2d: it becomes an InstanceNorm2d at its first call."""
+
+    cls_to_become = InstanceNorm2d
+
+
+class LazyInstanceNorm3d(_InstanceNorm, nn.LazyInstanceNorm3d):
+    """torch's LazyInstanceNorm3d: it becomes an InstanceNorm3d at its first call."""
+
+    cls_to_become = InstanceNorm3d

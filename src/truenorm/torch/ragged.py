@@ -1,0 +1,157 @@
+"""Every way of writing ragged data, read once.
+
+`opened` takes a form apart that carries its own lengths (`torch.nested`, `PackedSequence`) and knows how to put the
+result back. `described` checks `valid`, `lengths`, `offsets` and `sample_weight` against a shape with the very code and
+messages of `truenorm.selection`; `real` turns them into tensors on x's device, without looking at a value there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from truenorm.selection import Selection, by_rank, packed_norm, select
+from truenorm.spec import Norm
+from truenorm.torch.composed import Real, Segments
+
+RAGGED = ("valid", "lengths", "offsets", "sample_weight")
+
+
+@dataclass(eq=False)
+class Opened:
+    """A tensor, what is told of it, and how the result becomes what x was."""
+
+    x: Tensor
+    told: dict[str, Tensor] = field(default_factory=dict)
+    close: Callable[[Tensor], Any] = lambda y: y
+    packed: bool = False  # (rows, c): channels come last, whatever the layer is used to
+
+
+def opened(x: Any, told: dict[str, Any], *, sequences: bool) -> Opened:
+    """x as a plain tensor. sequences: whether each sequence has statistics of its own."""
+    given = {name: value for name, value in told.items() if value is not None}
+    if isinstance(x, PackedSequence):
+        return _opened_packed_sequence(x, given, sequences=sequences)
+    if isinstance(x, Tensor) and x.is_nested:
+        return _opened_nested(x, given)
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x: a tensor, a nested tensor or a PackedSequence, got {type(x).__name__}.")
+    return Opened(x, {name: _tensor(value, name, x) for name, value in given.items()}, packed="offsets" in given)
+
+
+def _tensor(value: Any, name: str, x: Tensor) -> Tensor:
+    """A ragged argument as a tensor on the device of x."""
+    found = value if isinstance(value, Tensor) else torch.as_tensor(value, device=x.device)
+    if found.device != x.device:
+        raise ValueError(
+            f"{name}: on the device of x, {x.device}, got {found.device}. Move it: {name}.to({str(x.device)!r})."
+        )
+    return found
+
+
+def _alone(given: dict[str, Any], form: str) -> None:
+    for name in given:
+        if name != "sample_weight":
+            raise ValueError(f"{name}: not beside {form}, which says itself what is real. Leave it out.")
+
+
+def _opened_nested(x: Tensor, given: dict[str, Any]) -> Opened:
+    """(b, t*, c) or (b, c, t*): packed rows and their offsets."""
+    _alone(given, "a nested tensor")
+    if x.layout != torch.jagged or x.dim() != 3:
+        raise ValueError(
+            f"x: a nested tensor of the jagged layout and three axes, got {x.layout} and {x.dim()}. "
+            "Make it with torch.nested.nested_tensor(parts, layout=torch.jagged)."
+        )
+    ragged_axis = x._ragged_idx  # type: ignore[attr-defined]
+    if x.lengths() is not None:  # type: ignore[attr-defined]  # with holes between its sequences
+        x = x.contiguous()
+    values, offsets = x.values(), x.offsets()  # type: ignore[attr-defined]
+    rows = values if ragged_axis == 1 else values.transpose(0, 1)
+
+    def close(y: Tensor) -> Any:
+        found = y if ragged_axis == 1 else y.transpose(0, 1)
+        return torch.nested.nested_tensor_from_jagged(found, offsets, jagged_dim=ragged_axis)
+
+    told = {name: _tensor(value, name, x) for name, value in given.items()}
+    return Opened(rows, told | {"offsets": offsets}, close, packed=True)
+
+
+def _opened_packed_sequence(x: PackedSequence, given: dict[str, Any], *, sequences: bool) -> Opened:
+    """Its rows stand step by step. Where sequences matter they are put one after the other, and back."""
+    _alone(given, "a PackedSequence")
+    told = {name: _tensor(value, name, x.data) for name, value in given.items()}
+    if not sequences:
+        return Opened(x.data, told, lambda y: x._replace(data=y), packed=True)
+    order, offsets = by_sequence(x.batch_sizes)
+    order = order.to(x.data.device)
+    if "sample_weight" in told:
+        told["sample_weight"] = told["sample_weight"].index_select(0, order)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order), device=order.device)
+
+    def close(y: Tensor) -> PackedSequence:
+        return x._replace(data=y.index_select(0, back))
+
+    return Opened(x.data.index_select(0, order), told | {"offsets": offsets.to(x.data.device)}, close, packed=True)
+
+
+def by_sequence(batch_sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of a PackedSequence, sequence by sequence, and the offsets of these.
+
+    >>> by_sequence(torch.tensor([3, 2, 1]))  # lengths 3, 2, 1
+    (tensor([0, 3, 5, 1, 4, 2]), tensor([0, 3, 5, 6]))
+    """
+    begins = torch.cumsum(batch_sizes, 0) - batch_sizes  # where each step begins
+    lengths = (batch_sizes[None] > torch.arange(int(batch_sizes[0]))[:, None]).sum(1)
+    steps = [begins[: int(length)] + i for i, length in enumerate(lengths)]
+    return torch.cat(steps), torch.cat([lengths.new_zeros(1), torch.cumsum(lengths, 0)])
+
+
+def described(norm: Norm, x: Tensor, told: dict[str, Tensor]) -> Selection:
+    """The selection that NumPy would make of it. Off the CPU only shapes and dtypes are checked, never values."""
+    source = np.broadcast_to(_ZERO, tuple(x.shape))
+    return select(source, norm, **{name: _as_numpy(value, name, source.shape) for name, value in told.items()})
+
+
+_ZERO = np.zeros((), np.float32)
+
+
+def _as_numpy(value: Tensor, name: str, shape: Sequence[int]) -> Any:
+    if value.device.type == "cpu":
+        return value.detach().numpy() if value.dtype != torch.bfloat16 else value.detach().float().numpy()
+    if name == "offsets":  # whatever they hold: from 0 to the rows
+        return np.array([0] + [shape[0]] * (len(value) - 1))
+    return np.broadcast_to(np.zeros((), str(value.dtype).removeprefix("torch.")), tuple(value.shape))
+
+
+def real(norm: Norm, x: Tensor, told: dict[str, Tensor]) -> Real:
+    """What is real, as tensors. Everything that can be known from shapes was checked by `described`."""
+    segments = None
+    shape = tuple(x.shape)
+    if (offsets := told.get("offsets")) is not None:
+        norm, alike = packed_norm(norm, shape)
+        if not alike:
+            rows = torch.arange(shape[0], device=x.device)
+            segments = Segments(torch.searchsorted(offsets.contiguous(), rows, right=True) - 1, len(offsets) - 1)
+            shape = (1, *shape)
+    view = norm.view(shape)
+    valid = told.get("valid")
+    if valid is not None:
+        valid = by_rank(view, valid.to(torch.bool), "valid")
+    elif (lengths := told.get("lengths")) is not None:
+        sizes = {name: [axis.size if axis.name == name else 1 for axis in view.axes] for name in ("b", "t")}
+        steps = torch.arange(max(sizes["t"]), device=x.device).reshape(sizes["t"])
+        valid = steps < lengths.reshape(sizes["b"])
+    times = told.get("sample_weight")
+    if times is not None:
+        if offsets is not None:
+            times = times.reshape(*view.shape[:-1], 1) if segments is not None else times.reshape(-1, 1)
+        times = by_rank(view, times, "sample_weight")
+    return Real(norm, view, valid, times, segments)

@@ -1,0 +1,76 @@
+"""Running statistics of a layer, in its own buffers: `truenorm.running` for tensors, in place.
+
+Never a non-finite value, never twice for one batch (a forward that runs inside a backward is a recomputation), and a
+channel without enough elements stays as it was. Where values may not be looked at, on other devices and under compile,
+all of it is `where`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from truenorm import engine
+from truenorm.torch.function import FORMATS
+
+MOVED, NOTHING, NOT_FINITE = 1, 0, -1
+DDOF = 1  # torch normalises with n and stores with n - 1
+
+
+def recomputing() -> bool:
+    """Whether this forward runs inside a backward: activation checkpointing does it again."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def update(table: Tensor, mean: Tensor, var: Tensor, momentum: float, counter: Tensor | None = None) -> int:
+    """Move the buffers towards a batch (channels, 3). Returns what became of it, as far as that may be known."""
+    native = engine.compiled()
+    if native is None or not (_plain(mean) and _plain(var) and table.device.type == "cpu" and mean.dtype == var.dtype):
+        return _update(table, mean, var, momentum, counter)
+    at = [(one.data_ptr(), one.numel(), FORMATS[one.dtype]) for one in (table.contiguous(), mean, var)]
+    done: int = native.update_running(*at, momentum, DDOF)
+    if done == MOVED:
+        torch.autograd.graph.increment_version((mean, var))
+        if counter is not None:
+            counter.add_(1)
+    return done
+
+
+def _plain(buffer: Tensor) -> bool:
+    return (
+        buffer.device.type == "cpu"
+        and buffer.dtype in (torch.float32, torch.float64)
+        and buffer.is_contiguous()
+        and type(buffer) is Tensor
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+@torch.no_grad()
+def _update(table: Tensor, mean: Tensor, var: Tensor, momentum: float, counter: Tensor | None) -> int:
+    count, batch_mean, m2 = table.unbind(-1)
+    finite = ((torch.isfinite(batch_mean) & torch.isfinite(m2)) | (count == 0)).all()
+    seen = (count > DDOF) & finite
+    batch_var = m2 / (count - DDOF).clamp(min=1e-30)
+    for buffer, new in ((mean, batch_mean), (var, batch_var)):
+        wide = buffer.to(table.dtype)
+        buffer.copy_(torch.where(seen, wide + momentum * (new - wide), wide))
+    if counter is not None:
+        counter.add_(seen.any())
+    return MOVED
+
+
+def averaged(table: Tensor) -> Tensor:
+    """(samples, channels, 3) -> (channels, 3): what torch's instance norm stores, the mean over samples of their means
+    and of their variances with n - 1, told as moments of two elements."""
+    count, mean, m2 = table.unbind(-1)
+    seen = count > DDOF
+    samples = seen.sum(0)
+    some = samples.clamp(min=1)
+
+    def over_samples(values: Tensor) -> Tensor:
+        return torch.where(seen, values, 0.0).sum(0) / some
+
+    var = over_samples(m2 / (count - DDOF).clamp(min=1e-30))
+    return torch.stack([torch.where(samples > 0, 2.0, 0.0).to(mean.dtype), over_samples(mean), var], -1)
