@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,7 @@ from truenorm.spec import Norm
 from truenorm.view import View
 
 Floats = NDArray[np.floating[Any]]
+Arrays = TypeVar("Arrays", bound=Any)  # NumPy's, or torch's
 
 
 @dataclass(eq=False)  # frozen would cost a microsecond a call
@@ -176,7 +177,7 @@ def _mask_of_valid(view: View, valid: ArrayLike) -> NDArray[np.bool_]:
     return by_rank(view, mask.astype(bool), "valid")
 
 
-def by_rank(view: View, array: Any, name: str) -> Any:
+def by_rank(view: View, array: Arrays, name: str) -> Arrays:
     """Rank decides: one axis fewer than x is x without its channel axis; each axis is x's or 1."""
     full, positions = view.shape, view.positions
     fewer = len(full) - (view.channel is not None)
@@ -186,7 +187,8 @@ def by_rank(view: View, array: Any, name: str) -> Any:
     if len(shape) != len(full) or any(one not in (1, of) for one, of in zip(shape, full, strict=True)):
         choices = f"{positions} (x without its channel axis) or {full}" if fewer < len(full) else f"{full}"
         raise ValueError(f"{name}: the shape {choices}, each axis equal or 1, got {array.shape} for x {full}.")
-    return array.reshape(view.spread(shape))
+    found: Arrays = array.reshape(view.spread(shape))
+    return found
 
 
 def _times(view: View, sample_weight: ArrayLike, rows: NDArray[np.bool_] | None) -> Floats:
