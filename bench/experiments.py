@@ -79,7 +79,7 @@ def words(directory: Path) -> str:
             material = trainer.material
             counted = f"{counts_loss(material.train, material.held_out):.3f}"
             assert material.alphabet is not None
-            drawn = generate(trainer.network, material.alphabet, 3, _rng(), count=16)
+            drawn = generate(trainer.network, material.alphabet, 3, _rng(), count=20)
             samples.append(f"Generated, {name}, batch norm: {', '.join(drawn)}.")
         losses = (f"{found[part]['loss']:.3f}" for part in ("train", "held_out"))
         rows.append([name, f"{len(trainer.material.train):,}", norm, *losses, counted, f"{found['seconds']:.0f} s"])

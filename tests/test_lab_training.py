@@ -191,7 +191,23 @@ def test_tables_of_classes_and_of_numbers(tmp_path: Path) -> None:
             assert score.accuracy > 0.9
         else:
             assert score.accuracy is None
-            assert score.loss < 0.2 * np.var(trainer.material.held_out.targets)
+            assert score.loss < 0.2  # of the variance
+            assert score.error == pytest.approx(np.sqrt(score.loss) * trainer.material.unit)
+
+
+def test_numbers_of_any_size_are_learned(tmp_path: Path) -> None:
+    rng, path = np.random.default_rng(2), tmp_path / "houses.csv"
+    size = rng.uniform(30, 300, 300)
+    rows = [f"{one:.1f},{2000 * one + rng.normal(0, 9000):.0f}" for one in size]
+    path.write_text("\n".join(["sqm,price", *rows]), "utf-8")
+    config = suited({"task": "table", "data": str(path), "target": "price", "steps": 500})
+    trainer = Trainer(config, prepare(config))
+    for _ in range(config.steps):
+        trainer.advance()
+    score = trainer.score(trainer.material.held_out)
+    assert score.loss < 0.05
+    assert score.error is not None
+    assert 5_000 < score.error < 25_000  # in the unit of the price
 
 
 def test_raw_columns_of_different_sizes_need_a_norm(tmp_path: Path) -> None:
@@ -320,7 +336,8 @@ def test_bad_input_is_one_line_and_leaves_no_directory(words: Path, tmp_path: Pa
         (["--data", str(words), "--heads", "2"], "--heads: only with --task gender, got --task words."),
         (["--data", str(words), "--ddof", "1", "--norm", "rms"], "--ddof: only with --norm batch, layer or group, got"),
         (["--data", str(words), "--momentum", "0.5", "--optimizer", "adam"], "--momentum: only with --optimizer sgd"),
-        (["--data", str(words), "--hidden", "999999999999"], "memory"),
+        (["--data", str(words), "--hidden", "999999999999"], "--hidden: a number <= 1e+06, got 999999999999."),
+        (["--data", str(words), "--hidden", "1000000", "--depth", "2"], "not enough memory"),
         (["--task", "gender", "--depth", "2"], "--depth: only with --task words or table, got --task gender."),
         (["--task", "gender", "--data", "surnames"], "--data: names, for --task gender, got 'surnames'."),
         (["--task", "table", "--target", "y"], "--data: a CSV file with a header, got none."),
@@ -337,7 +354,7 @@ def test_runs_that_cannot_be_continued(words: Path, tmp_path: Path) -> None:
     with pytest.raises(run.Stopped):
         run.start(out, config, quietly, lambda: True)
     with pytest.raises(
-        ValueError, match=r"a directory without a run, got one with\. Pass --resume, or another --out\."
+        ValueError, match=r"a new directory, got one with a run in it\. Pass --resume, or another --out\."
     ):
         run.start(out, config, quietly, never)
     with checkpoint.locked(out), pytest.raises(ValueError, match="got one in use"):
@@ -386,30 +403,21 @@ def test_runs_that_cannot_be_continued(words: Path, tmp_path: Path) -> None:
 
 
 def test_training_that_diverges_says_so(words: Path, tmp_path: Path) -> None:
-    said = refused(
-        "train",
-        "--data",
-        str(words),
-        "--rate",
-        "1e30",
-        "--norm",
-        "none",
-        "--activation",
-        "relu",
-        "--out",
-        str(tmp_path / "run"),
-    )
-    assert "a finite loss, got" in said
+    options = ["--rate", "1e30", "--norm", "none", "--activation", "relu", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "truenorm", "train", "--data", str(words), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "a finite loss, got" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pydantic", None)
-    for name in [name for name in sys.modules if name.startswith(("truenorm.lab", "truenorm.cli.train"))]:
-        monkeypatch.delitem(sys.modules, name)
-    found = CliRunner().invoke(commands, ["train", "--help"])
-    assert found.exit_code == 1
-    assert "needs the package 'pydantic'. Install it: pip install 'truenorm[lab]'." in found.output
+@pytest.mark.parametrize("package", ["pydantic", "safetensors"])
+def test_a_missing_extra_is_named(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from truenorm.cli import main; main(['train', '--help'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"needs the package {package!r}. Install it: pip install 'truenorm[lab]'." in done.stderr
 
 
 def test_a_checkpoint_of_another_version_is_refused(words: Path, tmp_path: Path) -> None:
@@ -417,11 +425,42 @@ def test_a_checkpoint_of_another_version_is_refused(words: Path, tmp_path: Path)
         run.start(tmp_path / "run", small(words), quietly, lambda: True)
     path = tmp_path / "run" / "checkpoint.safetensors"
     arrays, facts = checkpoint.load(path)
-    for name, value in (("first", 3), ("step", -1), ("losses", []), ("running", {"norm1": {}}), ("data", None)):
+    for name, value in (("first", 3), ("step", -1), ("losses", [0.0, -1]), ("running", {"norm1": {}}), ("data", None)):
         for changed in (facts | {name: value}, {one: facts[one] for one in facts if one != name}):
             checkpoint.save(path, arrays, changed)
             with pytest.raises(ValueError, match=f"a checkpoint of this version, got one with another '{name}"):
                 run.resume(tmp_path / "run", quietly, never)
+
+
+def test_damage_is_noticed(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(run.Stopped):
+        run.start(out, small(words), quietly, lambda: True)
+    path = out / "checkpoint.safetensors"
+    whole = bytearray(path.read_bytes())
+    whole[-5] ^= 1  # of an array
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match="got a damaged file"):
+        run.resume(out, quietly, never)
+    whole[-5] ^= 1
+    path.write_bytes(whole)
+    run.resume(out, quietly, never)
+    (out / "result.json").unlink()
+    metrics = out / "metrics.jsonl"
+    lines = metrics.read_text("utf-8").splitlines()
+    metrics.write_text("\n".join([lines[0], "{", *lines[2:]]), "utf-8")
+    with pytest.raises(ValueError, match="got a damaged line 2"):
+        run.resume(out, quietly, never)
+    (out / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"got one with a metrics\.jsonl"):
+        run.start(out, small(words), quietly, never)
+
+
+@pytest.mark.parametrize("options", [{"rate": 1e300, "optimizer": "sgd"}, {"gain": 1e300}])
+def test_a_run_that_its_last_step_destroys_has_no_result(words: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Training diverged"):
+        run.start(tmp_path / "run", small(words, steps=1, norm="none", activation="relu", **options), quietly, never)
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path: Path) -> None:

@@ -341,6 +341,17 @@ def test_moments_of_a_kernel_are_moments_like_any_other() -> None:
     assert gone() is None, "moments keep their x alive"
 
 
+def test_moments_of_another_normalization_are_not_taken_for_this_ones() -> None:
+    x, dy, weight = (np.random.default_rng(i).standard_normal((6, 4)) for i in range(3))
+    out = replace(tn.forward(x, tn.batch(eps=1e-3), weight=weight[0]), moments=tn.measure(x, tn.batch(eps=10.0)))
+    masked = replace(out, selection=select(x, tn.batch(eps=1e-3), valid=np.arange(6) < 4))
+    for one in (out, masked):
+        found = tn.backward(dy, one)
+        with on("reference"):
+            for ours, theirs in zip(found[:2], tn.backward(dy, one)[:2], strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)  # type: ignore[arg-type]
+
+
 # ---- bfloat16, which NumPy does not have ----
 
 

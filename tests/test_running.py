@@ -173,3 +173,29 @@ def test_variance_is_never_negative_and_survives_large_means() -> None:
 def test_errors_say_the_rule_and_the_value(call: object, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
         call()
+
+
+def test_a_pool_that_leaves_the_range_of_numbers_is_not_taken_over() -> None:
+    running = Running.start((2,), Convention("pooled", ddof=1)).update(tn.measure([[1.0, 2], [2, 3]], tn.batch()))
+    after = running.update(tn.measure([[1.7e308, 2]], tn.batch()))
+    assert after.skipped == 1
+    np.testing.assert_array_equal(after.mean, running.mean)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_statistics_of_any_dtype_are_moved(dtype: type) -> None:
+    batch = tn.measure([[1.0, 2], [2, 4]], tn.batch())
+    running = Running(np.zeros(2, dtype), np.ones(2, dtype), np.zeros(2, int), torch_convention())
+    np.testing.assert_allclose(running.update(batch).mean, [0.15, 0.3])
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_one_statistic_stays_an_array(momentum: float | None) -> None:
+    running = Running.start((), torch_convention(momentum)).update(tn.measure([1.0, 2.0], tn.Norm("[b]")))
+    assert isinstance(running.mean, np.ndarray)
+    assert isinstance(running.count, np.ndarray)
+
+
+def test_skipping_a_batch_warns_of_nothing() -> None:
+    running = Running.start((2,), Convention(0.0, ddof=1)).update(tn.measure([[1e200, 2], [0, 1]], tn.batch()))
+    assert running.batches + running.skipped == 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from functools import wraps
 from types import ModuleType
 from typing import Any, Literal, get_args
@@ -69,7 +70,11 @@ def available() -> tuple[Engine, ...]:
     return ("reference",) if kernels is None else ("native", "reference")
 
 
-use(os.environ.get("TRUENORM_ENGINE", available()[0]))  # type: ignore[arg-type]
+try:
+    use(os.environ.get("TRUENORM_ENGINE") or available()[0])  # type: ignore[arg-type]
+except ValueError as error:  # a program that imports truenorm can do nothing about it
+    use(available()[0])
+    warnings.warn(f"TRUENORM_ENGINE: {error} Going on with {_chosen!r}.", stacklevel=2)
 
 
 def _kernel(selection: Selection) -> Any:

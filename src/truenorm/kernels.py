@@ -216,11 +216,12 @@ class _Measured(Moments):
 
     def blended(self, mean: Array, var: Array, momentum: float, ddof: int) -> tuple[Array, Array] | None:
         table = vars(self).get("table")
-        if table is None or self.kernel.view.transposed or not (mean.flags.carray and var.flags.carray):
+        usual = mean.dtype == var.dtype == np.float64 and mean.flags.carray and var.flags.carray
+        if table is None or not usual or self.kernel.view.transposed:
             return super().blended(mean, var, momentum, ddof)
         moved = np.empty((2, *mean.shape))
-        usual = _native.blend_running(table, mean, var, momentum, ddof, moved)
-        return (moved[0], moved[1]) if usual else None
+        done = _native.blend_running(table, mean, var, momentum, ddof, moved)
+        return (moved[0], moved[1]) if done else None
 
     def _count(self) -> Array:
         if self.whole:
@@ -355,9 +356,11 @@ def forward_directly(x: ArrayLike, norm: Norm, weight: ArrayLike | None, bias: A
 def backward_directly(dy: ArrayLike, out: Normalized) -> tuple[Array, Array | None, Array | None] | None:
     """`backward` of the same."""
     moments, x, weight, bias = out.moments, out.selection.source, out.weight, out.bias
-    if type(moments) is not _Measured or not vars(moments).get("whole") or out.given is not None:
+    kernel: Kernel | None = vars(moments).get("kernel")
+    if kernel is None or out.given is not None or not out.selection.whole or not moments.whole:  # type: ignore[attr-defined]
         return None
-    kernel = moments.kernel
+    if kernel is not whole_kernel(out.norm, x.shape, kernel.dtype.char):  # moments of another normalization
+        return None
     if kernel.view.transposed or type(dy) is not np.ndarray or dy.shape != x.shape:
         return None
     dx, sums = np.empty(x.shape, kernel.dtype), np.empty((kernel.statistics, 2))
@@ -365,7 +368,7 @@ def backward_directly(dy: ArrayLike, out: Normalized) -> tuple[Array, Array | No
     dbias = None if bias is None else np.empty(bias.shape, bias.dtype)
     try:
         kernel.plan.backward(
-            x, dy, dx, moments.table, weight, sums, dweight, dbias, None, None, None, None, False, False, False
+            x, dy, dx, vars(moments)["table"], weight, sums, dweight, dbias, None, None, None, None, False, False, False
         )
     except (TypeError, ValueError):
         return None

@@ -80,6 +80,7 @@ class Moments:
         var: Floats = np.divide(self.m2, self.count - ddof, out=np.zeros_like(self.m2), where=known)
         return var
 
+    @quietly
     def blended(self, mean: Floats, var: Floats, momentum: float, ddof: int) -> tuple[Floats, Floats] | None:
         """A running mean and variance moved towards these: the usual case of `Running.update`.
 

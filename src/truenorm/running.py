@@ -95,6 +95,8 @@ class Running:
         if pooled:
             whole = merge(Moments.from_variance(self.mean, self.var, count=self.count, ddof=ddof), batch)
             mean, var, seen = whole.mean, whole.var(ddof), whole.count > 0
+            if not np.isfinite(mean + var).all():  # finite apart, but not together
+                return replace(self, skipped=self.skipped + 1)
         else:
             weight = momentum if isinstance(momentum, float) else 1 / (self.batches + 1)
             mean = self.mean + weight * (batch.mean - self.mean)
@@ -104,7 +106,8 @@ class Running:
     def _after(self, mean: Floats, var: Floats, count: NDArray[Any]) -> Running:
         """One batch later. Made by hand: `replace` would cost ten microseconds a step."""
         later = object.__new__(Running)
-        later.__dict__.update(self.__dict__, mean=mean, var=var, count=count, batches=self.batches + 1)
+        later.__dict__.update(self.__dict__, batches=self.batches + 1)
+        later.__dict__.update(mean=np.asarray(mean), var=np.asarray(var), count=np.asarray(count))
         return later
 
     def moments(self, norm: Norm) -> Moments:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from pathlib import Path
+
 import click
 
 import truenorm as tn
@@ -31,10 +36,12 @@ def command() -> None:
     console.rule("3. What it does to training", align="left")
     try:
         from truenorm.cli.training_tour import show_training
+
+        show_training(console)
     except ModuleNotFoundError as error:
         console.print(f"Needs the package {error.name!r}: pip install 'truenorm[lab]'.")
-    else:
-        show_training(console)
+    except ValueError as error:  # the census lists are not there
+        console.print(str(error))
     console.print()
     console.rule("Where to go from here", align="left")
     for line, purpose in (
@@ -43,10 +50,18 @@ def command() -> None:
             "every step, backwards too",
         ),
         ("truenorm explain your.csv --norm layer", "the same for your numbers"),
-        ("truenorm train --data surnames --watch --out runs/surnames", "train a network, and see into it"),
-        ("truenorm sample runs/surnames", "new words from it"),
+        ("truenorm train --data surnames --watch --out runs/names", "train a network, and see into it"),
+        ("truenorm sample runs/names", "new words from it"),
         ("truenorm env", "what is installed"),
         ("src/truenorm/spec.py, moments.py, reference.py", "the whole idea in three short files"),
     ):
-        console.print(f"  {line}", soft_wrap=True)
+        console.print(f"  {line.replace('truenorm ', f'{_program()} ', 1)}", soft_wrap=True)
         console.print(f"      {purpose}", style="dim")
+
+
+def _program() -> str:
+    """How this command is called from here: it may be in a directory that is not searched."""
+    called = Path(sys.argv[0])
+    if shutil.which("truenorm") or called.name != "truenorm":
+        return "truenorm"
+    return os.path.relpath(called)

@@ -27,6 +27,13 @@ from truenorm.lab.sampling import Statistics, generate, reestimate
 )
 def command(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> None:
     """New words from a run of `train`."""
+    with np.errstate(all="ignore"):
+        words = _words(directory, count, temperature, seed, statistics)
+    for word in words:
+        click.echo(word)
+
+
+def _words(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> list[str]:
     config, network, alphabet = run.load_words(directory)
     if statistics == "reestimated":
         if config.norm != "batch":
@@ -35,5 +42,4 @@ def command(directory: Path, count: int, temperature: float, seed: int, statisti
         network = trainer.network
         reestimate(network, trainer.material.train)
     rng = np.random.default_rng(seed)
-    for word in generate(network, alphabet, config.block, rng, count=count, temperature=temperature):
-        click.echo(word)
+    return generate(network, alphabet, config.block, rng, count=count, temperature=temperature)

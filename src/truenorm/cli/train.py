@@ -22,6 +22,7 @@ from truenorm.lab import run
 from truenorm.lab.config import Config, Task, suited
 from truenorm.lab.networks import ActivationName, NormAt, NormName, Padding
 from truenorm.lab.optimizers import OptimizerName, Schedule
+from truenorm.lab.training import Material
 
 
 def _choice(of: Any) -> click.Choice[str]:
@@ -37,10 +38,20 @@ Examples:
   truenorm train --task gender --padding counted --extent 44 --out runs/counted
   truenorm train --task table --data wine.csv --target class --out runs/wine
   truenorm train --resume --out runs/surnames
+
+A CSV has a header, commas, and numbers in all columns but the target. Up to 20 different targets are classes.
+Progress tells the loss of the last batches, and that of up to 1,024 held-out examples; the result takes all.
+
+--watch and metrics.jsonl, for each layer: a histogram of its output from -3 to 3 with mean and std; saturated, the
+share of an activation's outputs at its flat end; update, how far a step moves its weights, in their own spread (1e-3
+is usual); drift, how far its input has moved since the first report; behind, how far the running means are from the
+last batch's.
 """,
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="The run's directory.")
-@click.option("--resume", is_flag=True, help="Continue the run in --out; takes no other option.")
+@click.option(
+    "--resume", is_flag=True, help="Continue the run in --out, as it was started: with no other option but --watch."
+)
 @click.option(
     "--task",
     type=_choice(Task),
@@ -86,16 +97,21 @@ def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
     if resume and given:
         raise click.UsageError(f"--resume: no other option but --out, got --{next(iter(given)).replace('_', '-')}.")
     config = run.read_config(out) if resume else make_config(given)
-    with (watched if watch else progress)(config.steps) as tell, asked_to_stop() as stop:
-        try:
-            result = run.resume(out, tell, stop) if resume else run.start(out, config, tell, stop)
-        except run.Stopped as stopped:
-            click.echo(
-                f"Stopped and saved after step {stopped.step}. Go on: truenorm train --resume --out {out}", err=True
-            )
-            return 130
+    try:
+        with (watched if watch else progress)(config.steps) as tell, asked_to_stop() as stop:
+            result = run.resume(out, tell, stop, begin) if resume else run.start(out, config, tell, stop, begin)
+    except run.Stopped as stopped:
+        click.echo(
+            f"\nStopped and saved after step {stopped.step}. Go on: truenorm train --resume --out {out}", err=True
+        )
+        return 130
     show(result, out, config)
     return 0
+
+
+def begin(material: Material) -> None:
+    """What was read, before anything else."""
+    click.echo(f"{material.summary()}.", err=True)
 
 
 def make_config(given: dict[str, Any]) -> Config:
@@ -110,6 +126,8 @@ def show(result: dict[str, Any], out: Path, config: Config) -> None:
     for name, words in (("train", "training"), ("held_out", "held out")):
         score = result[name]
         right = "" if score["accuracy"] is None else f", {score['accuracy']:.1%} right"
+        if score.get("error") is not None:
+            right = f" (always the mean: 1), off by {score['error']:.4g} in {config.target}"
         click.echo(f"{words:>8}: loss {score['loss']:.4f}{right}")
     click.echo(f"{result['steps']} steps, {result['parameters']} parameters. Everything is in {out}.")
     if config.task == "words":
@@ -134,16 +152,19 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _speaker() -> Callable[[dict[str, Any]], str]:
-    """Loss, and speed since the first report: a run that is continued has taken steps before."""
-    begin: list[tuple[int, float]] = []
+def _speaker(width: int = 120) -> Callable[[dict[str, Any]], str]:
+    """Loss, and speed since the first report: a run that is continued has taken steps before.
+
+    What a narrow terminal has no room for is left out, not cut.
+    """
+    first: list[tuple[int, float]] = []
 
     def words(report: dict[str, Any]) -> str:
-        begin.append((report["step"], time.monotonic()))
-        taken, seconds = report["step"] - begin[0][0], begin[-1][1] - begin[0][1]
-        del begin[1:]
-        right = f"  {report['accuracy']:.1%} right" if "accuracy" in report else ""
-        speed = f"  {taken / seconds:.0f} steps/s" if taken and seconds else ""
+        first.append((report["step"], time.monotonic()))
+        taken, seconds = report["step"] - first[0][0], first[-1][1] - first[0][1]
+        del first[1:]
+        right = f"  {report['accuracy']:.1%} right" if "accuracy" in report and width >= 100 else ""
+        speed = f"  {taken / seconds:.0f} steps/s" if taken and seconds and width >= 80 else ""
         return f"loss {report['loss']:.4f}  held out {report['held_out']:.4f}{right}{speed}"
 
     return words
@@ -172,13 +193,24 @@ def _tenth(step: int, steps: int) -> bool:
 @contextmanager
 def progress(steps: int) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A bar on a terminal, ten plain lines otherwise."""
-    words = _speaker()
-    if sys.stderr.isatty():
-        columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
-        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    if sys.stderr is not None and sys.stderr.isatty():
+        console = Console(stderr=True)
+        told = _speaker(console.width)
+        columns = (
+            MofNCompleteColumn(),
+            BarColumn(None if console.width >= 100 else 8),
+            TextColumn("{task.description}"),
+        )
+        with Progress(*columns, TimeRemainingColumn(compact=True), console=console) as bar:
             task = bar.add_task("", total=steps)
-            yield lambda report: bar.update(task, completed=report["step"], description=words(report))
+
+            def show_bar(report: dict[str, Any]) -> None:
+                last = "  judging ..." if report["step"] == steps and console.width >= 100 else ""
+                bar.update(task, completed=report["step"], description=told(report) + last)
+
+            yield show_bar
         return
+    words = _speaker()
 
     def line(report: dict[str, Any]) -> None:
         if _tenth(report["step"], steps):

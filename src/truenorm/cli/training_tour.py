@@ -1,4 +1,4 @@
-"""The last part of `truenorm demo`: the notes' network, trained with and without batch norm."""
+"""The last part of `truenorm demo`: the character network, trained with and without batch norm."""
 
 from __future__ import annotations
 

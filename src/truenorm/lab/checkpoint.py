@@ -12,6 +12,7 @@ Nothing that is loaded can run code: safetensors and JSON only.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_bytes
 
 Array = NDArray[Any]
 FORMAT = "truenorm-lab-1"
@@ -61,25 +64,40 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path.parent}: a run's directory, got one without {path.name}.") from None
+        found = f"one without {path.name}" if path.parent.is_dir() else "none of this name"
+        raise ValueError(f"{path.parent}: a run's directory, got {found}.") from None
     except (ValueError, RecursionError):
         raise ValueError(f"{path}: JSON, got something else. The file is damaged.") from None
 
 
+def append_line(path: Path, line: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk is noticed without a name
+
+
 def save(path: Path, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
     """Arrays, and facts that JSON can hold."""
-    from safetensors.numpy import save as to_bytes
-
     # Not contiguous arrays would be written in another order.
     content = {name: value.copy(order="C") for name, value in arrays.items()}
     # One entry: safetensors writes several in no particular order, and equal runs have equal files.
-    write_atomically(path, to_bytes(content, {FORMAT: json.dumps(facts)}))
+    told = {"facts": facts, "digest": _digest(content)}
+    write_atomically(path, to_bytes(content, {FORMAT: json.dumps(told)}))
+
+
+def _digest(arrays: Mapping[str, Array]) -> str:
+    """Of all arrays: a bit that has flipped on a disk would change a run without a word."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        found.update(name.encode())
+        found.update(arrays[name].tobytes())
+    return found.hexdigest()
 
 
 def load(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """What `save` wrote."""
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         raise ValueError(f"{path.parent}: a run with a checkpoint, got none. It was stopped before its first.")
     try:
@@ -88,7 +106,10 @@ def load(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
             if FORMAT not in told:
                 raise ValueError(f"{path}: a checkpoint of truenorm's lab, got another one's.")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return arrays, json.loads(told[FORMAT])
+            said = json.loads(told[FORMAT])
+            if not isinstance(said, dict) or said.get("digest") != _digest(arrays):
+                raise ValueError(f"{path}: a checkpoint, got a damaged file. Start a new run.")
+            return arrays, said.get("facts") or {}
     except (SafetensorError, json.JSONDecodeError, RecursionError):
         raise ValueError(f"{path}: a checkpoint, got a damaged file. Start a new run.") from None
 
@@ -110,11 +131,12 @@ def truncate_metrics(path: Path, step: int) -> None:
     """Leave out what was reported after the checkpoint: it will be reported again."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_bytes().splitlines():
+    kept, lines = [], path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line)
         except (ValueError, KeyError, TypeError, RecursionError):
-            break  # the last line of a killed process may be torn
-    write_atomically(path, b"".join(line + b"\n" for line in kept))
+            if number < len(lines):  # only the last line of a killed process may be torn
+                raise ValueError(f"{path}: a report in each line, got a damaged line {number}. Delete it.") from None
+    write_atomically(path, b"".join(kept))

@@ -11,10 +11,11 @@ from truenorm.lab.networks import ActivationName, Body, NormAt, NormName, Paddin
 from truenorm.lab.optimizers import OptimizerName, Schedule
 
 Task = Literal["words", "gender", "table"]
+MOST = 10**6  # of any size
 
 
 class Config(BaseModel):
-    """A run. The defaults are the notes' own network; `suited` has those of the other tasks."""
+    """A run. The defaults are those of the character network; `suited` has those of the other tasks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,15 +26,15 @@ class Config(BaseModel):
     norm: NormName = "batch"
     norm_at: NormAt = "before"
     padding: Padding = "valid"
-    groups: int = Field(4, ge=1)
+    groups: int = Field(4, ge=1, le=MOST)
     ddof: Literal[0, 1] = 0
-    batch: int = Field(32, ge=1)
-    block: int = Field(3, ge=1)
-    extent: int | None = Field(None, ge=1)
-    embedding: int = Field(2, ge=1)
-    heads: int = Field(1, ge=1)
-    hidden: int = Field(100, ge=1)
-    depth: int = Field(1, ge=1)
+    batch: int = Field(32, ge=1, le=MOST)
+    block: int = Field(3, ge=1, le=MOST)
+    extent: int | None = Field(None, ge=1, le=MOST)
+    embedding: int = Field(2, ge=1, le=MOST)
+    heads: int = Field(1, ge=1, le=MOST)
+    hidden: int = Field(100, ge=1, le=MOST)
+    depth: int = Field(1, ge=1, le=MOST)
     activation: ActivationName = "tanh"
     dropout: float = Field(0.0, ge=0, lt=1)
     gain: float = Field(1.0, gt=0, allow_inf_nan=False)
@@ -41,8 +42,8 @@ class Config(BaseModel):
     momentum: float = Field(0.0, ge=0, lt=1)
     rate: float = Field(0.1, gt=0, allow_inf_nan=False)
     schedule: Schedule = "step"
-    steps: int = Field(10_000, ge=1)
-    seed: int = Field(0, ge=0)
+    steps: int = Field(10_000, ge=1, le=10**12)
+    seed: int = Field(0, ge=0, lt=2**63)
     dtype: Literal["float32", "float64"] = "float32"
 
     @model_validator(mode="after")
@@ -64,7 +65,7 @@ class Config(BaseModel):
         return Body(**shared)
 
 
-# What suits a task, where it differs from the notes' network.
+# What suits a task, where it differs from the character network.
 SUITED: dict[Task, dict[str, Any]] = {
     "words": {},
     "gender": {
@@ -135,6 +136,8 @@ def _wanted(error: Mapping[str, Any]) -> str:
             return f"a number >= {limits['ge']:g}"
         case "greater_than":
             return f"a number > {limits['gt']:g}"
+        case "less_than_equal":
+            return f"a number <= {limits['le']:g}"
         case "less_than":
             return f"a number < {limits['lt']:g}"
         case "finite_number":

@@ -26,6 +26,7 @@ from truenorm.running import Running, torch_convention
 from truenorm.spec import Norm
 
 Array = NDArray[Any]
+_COMPILED = (np.dtype(np.float32), np.dtype(np.float64))  # what the compiled loops take
 
 
 @dataclass(eq=False)
@@ -65,7 +66,9 @@ class Embedding(Layer):
 
     def backward(self, dy: Array) -> Array:
         gradient = self.gradients["table"]
-        if (native := compiled()) is not None:
+        if dy.shape != (*self.x.shape, gradient.shape[1]):
+            raise ValueError(f"Embedding: dy of the shape {(*self.x.shape, gradient.shape[1])}, got {dy.shape}.")
+        if self.x.size and dy.dtype is gradient.dtype and (native := compiled()) is not None:
             native.add_rows(np.ascontiguousarray(self.x, np.int64), np.ascontiguousarray(dy), gradient)
             return np.zeros(self.x.shape, gradient.dtype)
         width = gradient.shape[1]
@@ -249,11 +252,18 @@ def shares(shape: tuple[int, ...], lengths: Array | None, dtype: Any) -> Array:
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
     """The mean of -log softmax(logits)[target], and its gradient: (probabilities - onehot) / n."""
-    if (native := compiled()) is not None:
+    if targets.shape != logits.shape[:1] or targets.dtype.kind not in "iu":
+        raise ValueError(
+            f"cross_entropy: a class, a whole number, for each of the {len(logits)} rows, "
+            f"got {targets.dtype} of shape {targets.shape}."
+        )
+    if logits.dtype in _COMPILED and logits.size and (native := compiled()) is not None:
         dlogits: Array = np.empty(logits.shape, logits.dtype)
         loss = native.cross_entropy(np.ascontiguousarray(logits), np.ascontiguousarray(targets, np.int64), dlogits)
         return loss, dlogits
     n = len(targets)
+    if n and targets.min() < 0:
+        raise IndexError("targets: numbers of classes.")
     rows = np.arange(n)
     shifted = logits - np.maximum.reduce(logits, 1, keepdims=True)  # so that no exp overflows
     dlogits = np.exp(shifted)

@@ -50,7 +50,7 @@ GAINS: dict[ActivationName, float] = {"tanh": 5 / 3, "relu": 2**0.5, "sigmoid": 
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """What the networks have in common; the defaults are the notes' own."""
+    """What the networks have in common; the defaults are those of the character network."""
 
     hidden: int = 100
     depth: int = 1
@@ -148,7 +148,7 @@ def norm_of(body: Body, size: int) -> spec.Norm | None:
 def character_mlp(
     body: Body, rng: np.random.Generator, *, alphabet: int = 27, block: int = 3, embedding: int = 2
 ) -> Network:
-    """The notes' network: which character follows a block of them."""
+    """Which character follows a block of them: an embedding, hidden layers with a norm, logits."""
     layers: dict[str, Layer] = {
         "embed": Embedding(_normal(rng, (alphabet, embedding), 1.0, body.dtype)),
         "flatten": Flatten(),
@@ -166,7 +166,7 @@ def sequence_classifier(
     embedding: int = 16,
     heads: int = 2,
 ) -> Network:
-    """A class for each padded sequence of character numbers: the notes' embedding, self-attention and norm."""
+    """A class for each padded sequence of character numbers: embedding, self-attention, a hidden layer with a norm."""
     spread = embedding**-0.5
     layers: dict[str, Layer] = {
         "embed": Embedding(_normal(rng, (alphabet, embedding), 1.0, body.dtype)),

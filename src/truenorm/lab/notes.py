@@ -1,4 +1,4 @@
-"""The notes' network by the notes' own names, for those who follow it with a pencil.
+"""The character network by the names of the lecture notes that it follows, for those who do so with a pencil.
 
 E = C[X]; H0 = E W1 + b1; mean, var of H0; HN = (H0 - mean) / sqrt(var + eps); HZ = weight · HN + bias
 HA = tanh(HZ); logits = HA W2 + b2; loss

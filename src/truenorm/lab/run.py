@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
@@ -21,7 +21,7 @@ from truenorm.lab import checkpoint
 from truenorm.lab.config import Config
 from truenorm.lab.data import Alphabet
 from truenorm.lab.networks import Network
-from truenorm.lab.training import Trainer, network_for_words, prepare, restore_network
+from truenorm.lab.training import Material, Trainer, network_for_words, prepare, restore_network
 
 REPORTS = 100  # in a run
 BETWEEN = 5.0  # seconds between checkpoints, at least
@@ -38,18 +38,45 @@ class Stopped(Exception):  # noqa: N818  (not an error)
         self.step = step
 
 
-def start(directory: Path, config: Config, tell: Callable[[Report], None], stop: Callable[[], bool]) -> Report:
+quietly = np.errstate(all="ignore")  # what overflows shows in the loss
+
+
+def _silent(_: Material) -> None:
+    pass
+
+
+@quietly
+def start(
+    directory: Path,
+    config: Config,
+    tell: Callable[[Report], None],
+    stop: Callable[[], bool],
+    begin: Callable[[Material], None] = _silent,
+) -> Report:
     """A new run, from its first step to its result. Between steps `stop` may ask to save and leave: `Stopped`."""
     trainer = Trainer(config, prepare(config))  # first: what is wrong with the data leaves no directory behind
+    trainer.batches[0]  # and neither does a batch that no memory holds
     directory.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(directory):
         if (directory / "config.json").exists():
-            raise ValueError(f"{directory}: a directory without a run, got one with. Pass --resume, or another --out.")
+            raise ValueError(
+                f"{directory}: a new directory, got one with a run in it. Pass --resume, or another --out."
+            )
+        for name in ("metrics.jsonl", "checkpoint.safetensors", "result.json"):
+            if (directory / name).exists():
+                raise ValueError(f"{directory}: a new directory, got one with a {name}. Choose another --out.")
+        begin(trainer.material)
         checkpoint.write_json(directory / "config.json", config.model_dump())
         return _work(directory, trainer, [0.0, 0], tell, stop)
 
 
-def resume(directory: Path, tell: Callable[[Report], None], stop: Callable[[], bool]) -> Report:
+@quietly
+def resume(
+    directory: Path,
+    tell: Callable[[Report], None],
+    stop: Callable[[], bool],
+    begin: Callable[[Material], None] = _silent,
+) -> Report:
     """The rest of a run; its result where it is complete."""
     config = read_config(directory)
     with checkpoint.locked(directory):
@@ -57,8 +84,11 @@ def resume(directory: Path, tell: Callable[[Report], None], stop: Callable[[], b
             return _result(directory)
         if not (directory / "checkpoint.safetensors").exists():  # killed before the first
             checkpoint.truncate_metrics(directory / "metrics.jsonl", -1)
-            return _work(directory, Trainer(config, prepare(config)), [0.0, 0], tell, stop)
+            trainer = Trainer(config, prepare(config))
+            begin(trainer.material)
+            return _work(directory, trainer, [0.0, 0], tell, stop)
         trainer, losses = _load(directory, config)
+        begin(trainer.material)
         checkpoint.truncate_metrics(directory / "metrics.jsonl", trainer.step)
         return _work(directory, trainer, losses, tell, stop)
 
@@ -101,7 +131,7 @@ class _Facts(BaseModel):
     data: str
     running: dict[str, _Counts]
     first: dict[str, tuple[float, float]] | None
-    losses: tuple[float, int]
+    losses: tuple[float, Annotated[int, Field(ge=0)]]
 
 
 def _checkpoint(directory: Path, config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -130,7 +160,7 @@ def _result(directory: Path) -> Report:
         for part in ("train", "held_out"):
             float(found[part]["loss"]), found[part]["accuracy"]
         int(found["steps"]), int(found["parameters"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise ValueError(f"{directory}: a result.json of a run, got another. Delete it to have it made anew.") from None
     return dict(found)
 
@@ -151,12 +181,8 @@ def _work(
         checkpoint.save(directory / "checkpoint.safetensors", arrays, facts | {"losses": losses})
 
     while trainer.step < config.steps:
-        with np.errstate(all="ignore"):  # what overflows shows in the loss
-            loss = trainer.advance()
-        if not math.isfinite(loss):
-            raise ValueError(
-                f"step {trainer.step}: a finite loss, got {loss}. Training diverged: choose a lower --rate."
-            )
+        loss = trainer.advance()
+        _check_finite(trainer, loss)
         losses[0] += loss
         losses[1] += 1
         if trainer.step % every == 0 or trainer.step == config.steps:
@@ -167,15 +193,25 @@ def _work(
         if stop():
             save()
             raise Stopped(trainer.step)
+    scores = {part: trainer.score(getattr(trainer.material, part)) for part in ("train", "held_out")}
+    _check_finite(trainer, *(score.loss for score in scores.values()))
     save()
     result = {
         "steps": trainer.step,
-        "train": asdict(trainer.score(trainer.material.train)),
-        "held_out": asdict(trainer.score(trainer.material.held_out)),
+        "train": asdict(scores["train"]),
+        "held_out": asdict(scores["held_out"]),
         "parameters": sum(value.size for value in trainer.network.parameters.values()),
     }
     checkpoint.write_json(directory / "result.json", result)
     return result
+
+
+def _check_finite(trainer: Trainer, *losses: float) -> None:
+    for loss in losses:
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"step {trainer.step}: a finite loss, got {loss}. Training diverged: choose a lower --rate."
+            )
 
 
 def _report(directory: Path, trainer: Trainer, losses: list[Any]) -> Report:
@@ -183,8 +219,9 @@ def _report(directory: Path, trainer: Trainer, losses: list[Any]) -> Report:
     report: Report = {"step": trainer.step, "loss": losses[0] / losses[1], "held_out": score.loss}
     if score.accuracy is not None:
         report["accuracy"] = score.accuracy
+    if score.error is not None:
+        report["error"] = score.error
     report["instruments"] = trainer.observe()
-    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(checkpoint.plain(report)) + "\n")
+    checkpoint.append_line(directory / "metrics.jsonl", json.dumps(checkpoint.plain(report)))
     losses[:] = [0.0, 0]
     return report

@@ -29,8 +29,10 @@ def generate(
     context = np.full((count, block), EDGE)
     words: list[list[int]] = [[] for _ in range(count)]
     open_ = np.arange(count)
-    for _ in range(LONGEST):
+    for step in range(LONGEST):
         logits = network.forward(context[open_], Pass()).astype(np.float64)
+        if step == 0:
+            logits[:, EDGE] = -np.inf  # a word has a character
         drawn = logits.argmax(1) if temperature == 0 else _draw(logits, temperature, rng)
         context[open_, :-1] = context[open_, 1:]
         context[open_, -1] = drawn

@@ -110,3 +110,9 @@ def standardized(train: Array, *others: Array, part: int = 1024) -> list[Array]:
     whole = merge(*parts)
     deviation = np.sqrt(whole.var())
     return [(one - whole.mean) / np.where(deviation > 0, deviation, 1.0) for one in (train, *others)]
+
+
+def standardized_targets(train: Array, *others: Array) -> tuple[list[Array], float]:
+    """Numbers of mean 0 and deviation 1 over the training set, and what they were divided by."""
+    found = [one[:, 0] for one in standardized(train[:, None], *(one[:, None] for one in others))]
+    return found, float(np.sqrt(measure(train[:, None], batch()).var()[0])) or 1.0

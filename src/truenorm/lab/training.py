@@ -7,6 +7,7 @@ from there takes the same steps, to the bit. Random numbers are made from the se
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,17 @@ class Material:
     classes: bool  # targets are classes, not numbers
     alphabet: Alphabet | None = None
     names: tuple[str, ...] = ()  # of the classes
+    unit: float | None = None  # of targets that are numbers: what they were divided by
+
+    def summary(self) -> str:
+        """What was read, in one line."""
+        kind = f"{len(self.names)} classes: {', '.join(self.names)}" if self.names else "targets are numbers"
+        if not self.names and self.alphabet is not None:
+            kind = f"{len(self.alphabet.characters)} characters and the end of a word"
+        if len(kind) > 80:
+            kind = f"{kind[:80]} ..."
+        sizes = f"{len(self.train):,} examples to learn from, {len(self.held_out):,} held out"
+        return f"{sizes}; {kind}; {self.network.values.size:,} parameters"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -84,10 +96,19 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> Material:
             if config.standardize:
                 parts = table.standardized(train.x, held_out.x)
                 train, held_out = Examples(parts[0], train.targets), Examples(parts[1], held_out.targets)
-            train, held_out = (Examples(one.x.astype(config.dtype), one.targets) for one in (train, held_out))
+            with np.errstate(over="ignore"):
+                train, held_out = (Examples(one.x.astype(config.dtype), one.targets) for one in (train, held_out))
+            if not (np.isfinite(train.x).all() and np.isfinite(held_out.x).all()):
+                raise ValueError(
+                    f"{config.data}: numbers that {config.dtype} can hold, got larger. Use --dtype float64."
+                )
+            unit = None
+            if read.classes is None:  # whatever they measure, a network starts at 0 and moves by steps of size 1
+                (learned, other), unit = table.standardized_targets(train.targets, held_out.targets)
+                train, held_out = Examples(train.x, learned), Examples(held_out.x, other)
             outputs = 1 if read.classes is None else len(read.classes)
             network = table_network(config.body(), start, features=train.x.shape[1], outputs=outputs)
-            return Material(train, held_out, network, read.classes is not None, None, read.classes or ())
+            return Material(train, held_out, network, read.classes is not None, None, read.classes or (), unit)
 
 
 def _words(source: str) -> list[str]:
@@ -104,10 +125,15 @@ def _words(source: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Score:
-    """Loss, and the share of examples whose most likely class is the right one (None for numbers)."""
+    """The loss; of classes, the share of examples whose most likely one is right; of numbers, the typical error.
+
+    The loss of numbers is the mean squared error in units of their variance: always answering their mean gives 1. The
+    error is its root, in the unit of the target.
+    """
 
     loss: float
     accuracy: float | None
+    error: float | None = None
 
 
 class Trainer:
@@ -135,14 +161,17 @@ class Trainer:
         return loss
 
     def score(self, examples: Examples, most: int | None = None) -> Score:
-        """How well it does, without training; of the first `most` examples, or of all."""
+        """How well it does, without training; of `most` examples, evenly spread, or of all."""
         total, right, count = 0.0, 0, min(len(examples), most or len(examples))
+        rows = np.arange(count) * len(examples) // count
         for begin in range(0, count, EVALUATED):
-            part = examples.pick(np.arange(begin, min(begin + EVALUATED, count)))
+            part = examples.pick(rows[begin : begin + EVALUATED])
             found = self.network.forward(part.x, Pass(lengths=part.lengths))
             total += self.loss(found, part.targets)[0] * len(part)
             right += int((found.argmax(1) == part.targets).sum()) if self.material.classes else 0
-        return Score(total / count, right / count if self.material.classes else None)
+        if self.material.classes:
+            return Score(total / count, right / count)
+        return Score(total / count, None, math.sqrt(total / count) * (self.material.unit or 1.0))
 
     def observe(self) -> dict[str, Any]:
         """What the instruments say after the last step."""
@@ -196,6 +225,8 @@ def restore_network(network: Network, arrays: dict[str, Array], facts: dict[str,
             parts = {part: np.empty_like(getattr(fresh, part)) for part in ("mean", "var", "count")}
             for part, value in parts.items():
                 _put(value, arrays, f"running.{name}.{part}")
+            if name not in facts["running"]:
+                raise ValueError(f"checkpoint: the counts of {name}, got none. It is of another network.")
             layer.running = Running(**parts, convention=fresh.convention, **facts["running"][name])
 
 
