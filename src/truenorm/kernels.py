@@ -359,7 +359,7 @@ def backward_directly(dy: ArrayLike, out: Normalized) -> tuple[Array, Array | No
     kernel: Kernel | None = vars(moments).get("kernel")
     if kernel is None or out.given is not None or not out.selection.whole or not moments.whole:  # type: ignore[attr-defined]
         return None
-    if kernel is not whole_kernel(out.norm, x.shape, kernel.dtype.char):  # moments of another normalization
+    if kernel is not whole_kernel(out.selection.norm, x.shape, kernel.dtype.char):  # moments of another normalization
         return None
     if kernel.view.transposed or type(dy) is not np.ndarray or dy.shape != x.shape:
         return None
