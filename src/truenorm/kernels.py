@@ -31,6 +31,7 @@ Layout = Literal["columns", "rows", "planes"]
 Ragged = tuple[Array | None, Array | None, Array | None, Array | None]
 EVERYTHING: Ragged = (None, None, None, None)
 _FLOATS = tuple(np.dtype(char) for char in "efd")  # what kernels read and write
+_DOUBLE = np.dtype(np.float64)
 # The same and bfloat16, which NumPy does not have: there it is the bits of whole numbers.
 CHARS = {"e": "float16", "f": "float32", "d": "float64", "H": "bfloat16"}
 
@@ -199,7 +200,10 @@ class _Measured(Moments):
         moments = object.__new__(cls)
         values = moments.__dict__
         values["kernel"], values["table"] = kernel, table
-        values["whole"], values["weighted"] = selection.whole, selection.times is not None
+        if selection.whole:
+            values["whole"], values["count"] = True, kernel.full_count
+        else:
+            values["whole"], values["weighted"] = False, selection.times is not None
         return moments
 
     def __getattr__(self, name: str) -> Any:
@@ -216,7 +220,7 @@ class _Measured(Moments):
 
     def blended(self, mean: Array, var: Array, momentum: float, ddof: int) -> tuple[Array, Array] | None:
         table = vars(self).get("table")
-        usual = mean.dtype == var.dtype == np.float64 and mean.flags.carray and var.flags.carray
+        usual = mean.dtype is _DOUBLE and var.dtype is _DOUBLE and mean.flags.carray and var.flags.carray
         if table is None or not usual or self.kernel.view.transposed:
             return super().blended(mean, var, momentum, ddof)
         moved = np.empty((2, *mean.shape))
@@ -224,8 +228,6 @@ class _Measured(Moments):
         return (moved[0], moved[1]) if done else None
 
     def _count(self) -> Array:
-        if self.whole:
-            return self.kernel.full_count
         count = self.kernel.part(self.table, 0)
         return count if self.weighted else count.astype(np.int64)
 

@@ -135,13 +135,14 @@ class Normalize(Layer):
         self.batch: Moments | None = None  # of the last step
 
     def forward(self, x: Array, how: Pass) -> Array:
-        fixed = self.running.moments(self.norm) if self.running is not None and not how.training else None
-        lengths = None if self.counted else how.lengths
-        self.out: Normalized = forward(x, self.norm, **self.parameters, lengths=lengths, moments=fixed)  # type: ignore[arg-type]
-        if self.running is not None and how.training:
-            self.batch = self.out.moments
-            self.running = self.running.update(self.batch)
-        return self.out.y
+        own, running, lengths = self.parameters, self.running, None if self.counted else how.lengths
+        fixed = None if running is None or how.training else running.moments(self.norm)
+        out = forward(x, self.norm, weight=own["weight"], bias=own["bias"], lengths=lengths, moments=fixed)
+        self.out: Normalized = out
+        if running is not None and how.training:
+            self.batch = out.moments
+            self.running = running.update(self.batch)
+        return out.y
 
     def backward(self, dy: Array) -> Array:
         dx, dweight, dbias = backward(dy, self.out)
