@@ -341,6 +341,18 @@ def test_moments_of_a_kernel_are_moments_like_any_other() -> None:
     assert gone() is None, "moments keep their x alive"
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("norm", "shape"), [(tn.batch(), (1, 7)), (tn.layer(), (7, 1)), (tn.instance("second"), (3, 5, 1))], ids=str
+)
+def test_the_gradient_of_a_lone_element_is_exactly_0(norm: tn.Norm, shape: Shape, dtype: type) -> None:
+    x, dy, told = draw(norm, shape, dtype)
+    dx, dweight, _ = tn.backward(dy, tn.forward(x, norm, **told))
+    assert not dx.any()
+    assert dweight is not None
+    assert not dweight.any()
+
+
 def test_moments_of_another_normalization_are_not_taken_for_this_ones() -> None:
     x, dy, weight = (np.random.default_rng(i).standard_normal((6, 4)) for i in range(3))
     out = replace(tn.forward(x, tn.batch(eps=1e-3), weight=weight[0]), moments=tn.measure(x, tn.batch(eps=10.0)))

@@ -222,7 +222,7 @@ class _Measured(Moments):
         table = vars(self).get("table")
         usual = mean.dtype is _DOUBLE and var.dtype is _DOUBLE and mean.flags.carray and var.flags.carray
         if table is None or not usual or self.kernel.view.transposed:
-            return super().blended(mean, var, momentum, ddof)
+            return None
         moved = np.empty((2, *mean.shape))
         done = _native.blend_running(table, mean, var, momentum, ddof, moved)
         return (moved[0], moved[1]) if done else None

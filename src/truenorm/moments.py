@@ -80,17 +80,9 @@ class Moments:
         var: Floats = np.divide(self.m2, self.count - ddof, out=np.zeros_like(self.m2), where=known)
         return var
 
-    @quietly
     def blended(self, mean: Floats, var: Floats, momentum: float, ddof: int) -> tuple[Floats, Floats] | None:
-        """A running mean and variance moved towards these: the usual case of `Running.update`.
-
-        None where it is not the usual case: too few elements for a variance, or a moment that is not finite.
-        """
-        if not self.count.size or self.count.min() <= ddof:
-            return None
-        mean = mean + momentum * (self.mean - mean)
-        var = var + momentum * (self.m2 / (self.count - ddof) - var)
-        return (mean, var) if np.isfinite(mean + var).all() else None
+        """A running mean and variance moved towards these, where that is known at once; None: `Running` does it."""
+        return None
 
     def __repr__(self) -> str:
         values = (f"{name}={getattr(self, name).tolist()}" for name in ("count", "mean", "m2"))

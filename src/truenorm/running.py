@@ -99,8 +99,9 @@ class Running:
                 return replace(self, skipped=self.skipped + 1)
         else:
             weight = momentum if isinstance(momentum, float) else 1 / (self.batches + 1)
-            mean = self.mean + weight * (batch.mean - self.mean)
-            var = self.var + weight * (batch.var(ddof) - self.var)
+            with np.errstate(all="ignore"):  # of channels that are not seen
+                mean = self.mean + weight * (batch.mean - self.mean)
+                var = self.var + weight * (batch.var(ddof) - self.var)
         return self._after(np.where(seen, mean, self.mean), np.where(seen, var, self.var), self.count + batch.count)
 
     def _after(self, mean: Floats, var: Floats, count: NDArray[Any]) -> Running:

@@ -49,6 +49,12 @@ inline Shared shared_of(const Problem& p, const Moments& m, const Sums* sums, do
     return found;
 }
 
+// What dy is multiplied by. A lone element is its own mean, whatever it is: its dx is 0, and exactly so, where the
+// difference of two roundings would not be.
+inline double scale_of(const Problem& p, const Moments& m, const Sums* sums, double rstd) {
+    return sums && p.center && m.count == 1 && !p.sample_weight ? 0 : rstd;
+}
+
 // Whether float can hold a coefficient with all its digits. What is not finite is computed in double, and stays visible.
 template <class A>
 inline bool holds(double value) {
@@ -240,8 +246,9 @@ void backward_columns(const Problem& p, const Runs& runs, const T* x, const T* d
         [&](auto& tile, std::int64_t o, std::int64_t c, int w) {
             for (int k = 0; k < w; ++k) {
                 const std::int64_t i = o * p.kept + (c + k) / p.channels;
-                const Shared shared = shared_of(p, found[i], sums ? sums + i : nullptr, rstd[i]);
-                tile.fixed(k, found[i].mean, rstd[i] * affine.weight[c + k]);
+                const double own = scale_of(p, found[i], sums, rstd[i]);
+                const Shared shared = shared_of(p, found[i], sums ? sums + i : nullptr, own);
+                tile.fixed(k, found[i].mean, own * affine.weight[c + k]);
                 tile.also(tile.through_mean, k, shared.through_mean);
                 tile.also(tile.through_var, k, shared.through_var);
             }
@@ -403,12 +410,14 @@ void backward_rows(const Problem& p, const Runs& runs, const T* x, const T* dy, 
                 all.sum(p.channels, GROUP * width, &narrow.weight[c], affine.weight + c, here, into, into + width);
             }
             Shared shared[GROUP];
+            bool lone[GROUP];
             for (int r = 0; r < n; ++r) {
                 const std::int64_t i = rows[r] * p.kept + k;
                 if (given) here[r] = given[i];
+                lone[r] = scale_of(p, found[i], constant ? nullptr : &here[r], 1) == 0;
                 if (!given && sums) sums[i] = here[r];
                 const double s = p.sample_weight ? p.sample_weight[rows[r]] : 1.0;
-                shared[r] = shared_of(p, found[i], constant ? nullptr : &here[r], all.rstd[r]);
+                shared[r] = shared_of(p, found[i], constant ? nullptr : &here[r], lone[r] ? 0 : all.rstd[r]);
                 shared[r].through_mean *= s;
                 shared[r].through_var *= s;
             }
@@ -417,12 +426,12 @@ void backward_rows(const Problem& p, const Runs& runs, const T* x, const T* dy, 
                 const bool fits = all.fits[r] && holds<A>(through_mean) && holds<A>(through_var);
                 const auto write = [&](T* to, std::int64_t j, std::int64_t m) {
                     if (fits) {
-                        loops<T, A>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.hi[r], all.lo[r], all.factor[r],
-                                                   &narrow.weight[c + j], static_cast<A>(through_mean),
+                        loops<T, A>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.hi[r], all.lo[r],
+                                                   lone[r] ? 0 : all.factor[r], &narrow.weight[c + j], static_cast<A>(through_mean),
                                                    static_cast<A>(through_var));
                     } else {
-                        loops<T, double>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.mean[r], 0.0, all.rstd[r],
-                                                        affine.weight + c + j, through_mean, through_var);
+                        loops<T, double>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.mean[r], 0.0,
+                                                        lone[r] ? 0 : all.rstd[r], affine.weight + c + j, through_mean, through_var);
                     }
                 };
                 dx.put((rows[r] * p.kept + k) * p.channels, p.channels, write);
@@ -547,7 +556,7 @@ void sums_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t
 template <class T, class A>
 void backward_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t k, const T* x, const T* dy,
                     const Output<T>& dx, const Moments& found, const Affine& affine, const Sums* sums) {
-    const double rstd = inverse_deviation(p, found);
+    const double rstd = scale_of(p, found, sums, inverse_deviation(p, found));
     const Shared shared = shared_of(p, found, sums, rstd);
     for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
         const std::int64_t plane = (q * p.width() + c) * p.positions;

@@ -74,6 +74,8 @@ def batch_norm_of(
     """y, and what became of the running statistics: see `statistics.update`."""
     x, told = form.x, form.told
     channels = _channels(form)
+    if training and eps <= 0:
+        raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
     if _theirs(form) or not _usual(form, channels, eps, weight, bias, running_mean, running_var):
         y = torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
         moved = training and running_mean is not None
