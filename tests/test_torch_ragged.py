@@ -43,7 +43,9 @@ def sequences(dtype: Any, seed: int = 0) -> list[Any]:
 
 def padded(parts: list[Any], junk: Any, extent: int = 7) -> Any:
     """(b, t, c), with junk behind."""
-    behind = torch.tensor([junk[i % len(junk)] for i in range(extent)], dtype=parts[0].dtype)[:, None].expand(-1, CHANNELS)
+    behind = torch.tensor([junk[i % len(junk)] for i in range(extent)], dtype=parts[0].dtype)[:, None].expand(
+        -1, CHANNELS
+    )
     return torch.stack([torch.cat([part, behind[len(part) :]]) for part in parts])
 
 
@@ -108,7 +110,9 @@ def cotangents(parts: list[Any]) -> list[Any]:
     return [torch.cos(1.7 * one.detach().double() + i).to(one.dtype) for i, one in enumerate(parts)]
 
 
-def ours(name: str, form: Form, dtype: Any, training: bool, **how: Any) -> tuple[list[Any], list[Any], dict[str, Any], Any]:
+def ours(
+    name: str, form: Form, dtype: Any, training: bool, **how: Any
+) -> tuple[list[Any], list[Any], dict[str, Any], Any]:
     """Outputs and gradients of the sequences, gradients of the parameters, and the layer."""
     layer = made(name, dtype, training)
     leaves = [part.requires_grad_() for part in sequences(dtype)]

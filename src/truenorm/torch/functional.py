@@ -25,7 +25,7 @@ from truenorm.spec import Norm
 from truenorm.torch import statistics
 from truenorm.torch.composed import Fixed
 from truenorm.torch.function import normalize
-from truenorm.torch.ragged import Opened, opened
+from truenorm.torch.ragged import Opened, may_look, opened
 
 OnSingle = Literal["error", "running"]
 Told = dict[str, Any]
@@ -285,9 +285,7 @@ def _usual_last(form: Opened, shape: tuple[int, ...], eps: float | None, *parame
 
 def _single(form: Opened, table: Tensor) -> bool:
     """Whether no statistic has more than one real value, as far as that may be looked at."""
-    if not form.told or "sample_weight" in form.told or not table.numel():
-        return False
-    if table.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if not form.told or "sample_weight" in form.told or not table.numel() or not may_look(table):
         return False
     return float(table[..., 0].max()) == 1
 

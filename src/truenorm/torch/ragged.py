@@ -123,8 +123,15 @@ def described(norm: Norm, x: Tensor, told: dict[str, Tensor]) -> Selection:
 _ZERO = np.zeros((), np.float32)
 
 
+def may_look(value: Tensor) -> bool:
+    """Whether its numbers may be looked at: they are here, and nothing is only being traced or transformed."""
+    return value.device.type == "cpu" and not (
+        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    )
+
+
 def _as_numpy(value: Tensor, name: str, shape: Sequence[int]) -> Any:
-    if value.device.type == "cpu":
+    if may_look(value):
         return value.detach().numpy() if value.dtype != torch.bfloat16 else value.detach().float().numpy()
     if name == "offsets":  # whatever they hold: from 0 to the rows
         return np.array([0] + [shape[0]] * (len(value) - 1))
