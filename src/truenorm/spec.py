@@ -19,10 +19,11 @@ in `pattern.py`. Read on in `moments.py`, then `reference.py`. References: [ioff
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict, Unpack, get_args
@@ -148,6 +149,21 @@ class Norm:
 
     def __reduce__(self) -> tuple[Any, ...]:  # a mapping proxy can be neither pickled nor deep-copied
         return Norm, tuple(self._values().values())
+
+
+def text_of(norm: Norm) -> str:
+    """A normalization as one line of text, for where only text can go.
+
+    >>> norm_from_text(text_of(batch(eps=1e-3))) == batch(eps=1e-3)
+    True
+    """
+    return json.dumps(norm._values())
+
+
+@lru_cache(maxsize=512)
+def norm_from_text(text: str) -> Norm:
+    """Back from `text_of`."""
+    return Norm(**json.loads(text))
 
 
 class Options(TypedDict, total=False):

@@ -17,8 +17,8 @@ from torch.autograd import forward_ad
 
 from truenorm import engine
 from truenorm.inputs import Padding
-from truenorm.spec import Norm
-from truenorm.torch import composed
+from truenorm.spec import Norm, norm_from_text
+from truenorm.torch import composed, operators
 from truenorm.torch.composed import Fixed
 from truenorm.torch.ragged import described, real
 
@@ -27,24 +27,84 @@ FORMATS = {torch.float32: "f", torch.float64: "d", torch.float16: "e", torch.bfl
 
 def normalize(
     x: Tensor,
-    norm: Norm,
+    norm: str,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     told: dict[str, Tensor] | None = None,
     *,
     fixed: Fixed | None = None,
     padding: Padding = "zero",
-    last: Norm | None = None,
+    last: str | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """y, and the moments that it used: count, mean and m2 side by side, (*statistics, 3); None where they are fixed.
 
+    norm   as `spec.text_of` writes it, which can stand in a compiled graph
     told   valid, lengths, offsets and sample_weight, as far as they are given
     last   the same normalization for channels that come last: for x in torch's memory format channels_last
     """
     told = told or {}
-    if (call := _kernel_call(x, norm, weight, bias, told, fixed, padding, last)) is not None:
-        y: Tensor = _Kernels.apply(x, weight, bias, call)  # type: ignore[no-untyped-call]
-        return y, call.moments
+    if torch.compiler.is_compiling():
+        pieces = (told.get("valid"), told.get("lengths"), told.get("offsets"), told.get("sample_weight"))
+        mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
+        y, table = operators.normalize(x, weight, bias, *pieces, mean, var, norm, padding)
+        return y, table if fixed is None else None
+    spec, spec_last = norm_from_text(norm), None if last is None else norm_from_text(last)
+    call = _kernel_call(x, spec, weight, bias, told, fixed, padding, spec_last)
+    if call is None:
+        return _composed(x, spec, weight, bias, told, fixed, padding)
+    y = _Kernels.apply(x, weight, bias, call)  # type: ignore[no-untyped-call]
+    return y, call.moments
+
+
+def compute(
+    x: Tensor,
+    norm: Norm,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    told: dict[str, Tensor],
+    fixed: Fixed | None,
+    padding: Padding,
+) -> tuple[Tensor, Tensor | None]:
+    """`normalize` without autograd."""
+    call = _kernel_call(x, norm, weight, bias, told, fixed, padding, None)
+    if call is None:
+        return _composed(x, norm, weight, bias, told, fixed, padding)
+    return call.forward(x, weight, bias), call.moments
+
+
+def compute_backward(
+    dy: Tensor,
+    x: Tensor,
+    norm: Norm,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    told: dict[str, Tensor],
+    fixed: Fixed | None,
+    padding: Padding,
+    table: Tensor,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of `compute`, from what it returned."""
+    call = _kernel_call(x, norm, weight, bias, told, fixed, padding, None)
+    if call is not None:
+        call.table = call.fixed_table() if fixed is not None else table.reshape(-1, 3).contiguous()
+        return call.backward(x, dy.to(x.dtype), weight, bias, (True, True, True))
+    leaves = [None if one is None else one.detach().requires_grad_() for one in (x, weight, bias)]
+    with torch.enable_grad():
+        y, _ = _composed(leaves[0], norm, leaves[1], leaves[2], told, fixed, padding)  # type: ignore[arg-type]
+    found = iter(torch.autograd.grad(y, [one for one in leaves if one is not None], dy))
+    dx, dweight, dbias = (None if one is None else next(found) for one in leaves)
+    return dx, dweight, dbias
+
+
+def _composed(
+    x: Tensor,
+    norm: Norm,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    told: dict[str, Tensor],
+    fixed: Fixed | None,
+    padding: Padding,
+) -> tuple[Tensor, Tensor | None]:
     if told:
         described(norm, x, told)  # the checks
     elements = real(norm, x, told)
@@ -84,8 +144,7 @@ class _Call:
             table = torch.empty((kernel.statistics, 3), dtype=torch.float64)
             self.moments = table.view(*kernel.view.statistics, 3)
         else:
-            mean, var = (one.detach().to(torch.float64).reshape(-1) for one in (self.fixed.mean, self.fixed.var))
-            table = torch.stack([torch.full_like(mean, 1.0 + self.norm.ddof), mean, var], -1)
+            table = self.fixed_table()
         self.table = table
         kernel.plan.forward(
             _at(seen),
@@ -98,6 +157,12 @@ class _Call:
             self.fixed is not None,
         )
         return self.unseen(y)
+
+    def fixed_table(self) -> Tensor:
+        """Fixed statistics as moments: with as many elements as make m2 the variance."""
+        assert self.fixed is not None
+        mean, var = (one.detach().to(torch.float64).reshape(-1) for one in (self.fixed.mean, self.fixed.var))
+        return torch.stack([torch.full_like(mean, 1.0 + self.norm.ddof), mean, var], -1)
 
     def backward(
         self, x: Tensor, dy: Tensor, weight: Tensor | None, bias: Tensor | None, needed: tuple[bool, ...]
@@ -191,7 +256,7 @@ def _found(norm: Norm, x: Tensor, shape: tuple[int, ...], told: dict[str, Tensor
 
 def _plain(*tensors: Tensor | None) -> bool:
     """Whether these are ordinary tensors on the CPU, with nothing but reverse-mode autograd looking at them."""
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0 or torch.compiler.is_compiling():
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
     return all(
         one is None or (type(one) in _ORDINARY and one.device.type == "cpu" and one.dtype in FORMATS) for one in tensors

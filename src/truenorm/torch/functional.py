@@ -11,9 +11,9 @@ they compute what torch computes: on the CPU with the compiled kernels, elsewher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -21,14 +21,15 @@ from torch.nn import functional as torch_functional
 
 from truenorm import spec
 from truenorm.inputs import PADDINGS, Padding
-from truenorm.spec import Norm
+from truenorm.spec import Norm, text_of
 from truenorm.torch import statistics
 from truenorm.torch.composed import Fixed
 from truenorm.torch.function import normalize
 from truenorm.torch.ragged import Opened, may_look, opened
 
 OnSingle = Literal["error", "running"]
-Told = dict[str, Any]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def batch_norm(
@@ -65,7 +66,7 @@ def batch_norm_of(
     weight: Tensor | None,
     bias: Tensor | None,
     training: bool,
-    momentum: float,
+    momentum: float | Tensor,
     eps: float,
     padding: Padding,
     on_single: OnSingle,
@@ -77,7 +78,8 @@ def batch_norm_of(
     if training and eps <= 0:
         raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
     if _theirs(form) or not _usual(form, channels, eps, weight, bias, running_mean, running_var):
-        y = torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        factor = float(momentum)
+        y = torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, factor, eps)
         moved = training and running_mean is not None
         if moved and counter is not None:
             counter.add_(1)
@@ -304,23 +306,38 @@ def _check_choices(padding: str, on_single: str = "error") -> None:
         raise ValueError(f"on_single: {' or '.join(map(repr, get_args(OnSingle)))}, got {on_single!r}.")
 
 
-@lru_cache(maxsize=256)
-def _batch(eps: float) -> tuple[Norm, Norm]:
-    return spec.batch("second", eps=eps), spec.batch(eps=eps)
+# Normalizations as text: with channels second, and with channels last.
 
 
-@lru_cache(maxsize=256)
-def _instance(eps: float) -> tuple[Norm, Norm]:
-    return spec.instance("second", eps=eps), spec.instance(eps=eps)
+def _constant(make: Callable[P, R]) -> Callable[P, R]:
+    """Made once for the same arguments; a graph that is compiled takes the result as it is."""
+    cached: Any = lru_cache(maxsize=256)(make)
+
+    def constant(*args: P.args, **kwargs: P.kwargs) -> R:
+        found: R = cached(*args, **kwargs)
+        return found
+
+    marked: Callable[P, R] = torch.compiler.assume_constant_result(constant)  # type: ignore[no-untyped-call]
+    return marked
 
 
-@lru_cache(maxsize=256)
-def _group(groups: int, eps: float) -> tuple[Norm, Norm]:
-    return spec.group(groups, "second", eps=eps), spec.group(groups, eps=eps)
+@_constant
+def _batch(eps: float) -> tuple[str, str]:
+    return text_of(spec.batch("second", eps=eps)), text_of(spec.batch(eps=eps))
 
 
-@lru_cache(maxsize=256)
-def _layer(axes: int, eps: float, center: bool) -> Norm:
+@_constant
+def _instance(eps: float) -> tuple[str, str]:
+    return text_of(spec.instance("second", eps=eps)), text_of(spec.instance(eps=eps))
+
+
+@_constant
+def _group(groups: int, eps: float) -> tuple[str, str]:
+    return text_of(spec.group(groups, "second", eps=eps)), text_of(spec.group(groups, eps=eps))
+
+
+@_constant
+def _layer(axes: int, eps: float, center: bool) -> str:
     """Over the last so many axes, with a weight for each of their elements."""
     names = " ".join([*(f"n{i}" for i in range(1, axes)), "c"])
-    return Norm(f"... [{names}]", eps=eps, center=center, affine=None if axes == 1 else names)
+    return text_of(Norm(f"... [{names}]", eps=eps, center=center, affine=None if axes == 1 else names))

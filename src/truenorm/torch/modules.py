@@ -70,11 +70,11 @@ class _Tracked(_Padded):
                 buffers[name] = old.to(new.device)
         return result
 
-    def _factor(self) -> float:
+    def _factor(self) -> float | Tensor:
         """The weight of the new batch."""
         if self.momentum is not None:
             return self.momentum
-        return 0.0 if self.num_batches_tracked is None else 1.0 / (float(self.num_batches_tracked) + 1.0)
+        return 0.0 if self.num_batches_tracked is None else 1.0 / (self.num_batches_tracked.double() + 1.0)
 
     def _note(self, done: int) -> None:
         if done == statistics.NOT_FINITE:

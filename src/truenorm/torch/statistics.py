@@ -19,16 +19,18 @@ DDOF = 1  # torch normalises with n and stores with n - 1
 
 def recomputing() -> bool:
     """Whether this forward runs inside a backward: activation checkpointing does it again."""
-    return torch._C._current_graph_task_id() != -1
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-def update(table: Tensor, mean: Tensor, var: Tensor, momentum: float, counter: Tensor | None = None) -> int:
+def update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None = None) -> int:
     """Move the buffers towards a batch (channels, 3). Returns what became of it, as far as that may be known."""
+    if torch.compiler.is_compiling():
+        return _update(table, mean, var, momentum, counter)
     native = engine.compiled()
     if native is None or not (_plain(mean) and _plain(var) and table.device.type == "cpu" and mean.dtype == var.dtype):
         return _update(table, mean, var, momentum, counter)
     at = [(one.data_ptr(), one.numel(), FORMATS[one.dtype]) for one in (table.contiguous(), mean, var)]
-    done: int = native.update_running(*at, momentum, DDOF)
+    done: int = native.update_running(*at, float(momentum), DDOF)
     if done == MOVED:
         torch.autograd.graph.increment_version((mean, var))
         if counter is not None:
@@ -42,13 +44,12 @@ def _plain(buffer: Tensor) -> bool:
         and buffer.dtype in (torch.float32, torch.float64)
         and buffer.is_contiguous()
         and type(buffer) is Tensor
-        and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
     )
 
 
 @torch.no_grad()
-def _update(table: Tensor, mean: Tensor, var: Tensor, momentum: float, counter: Tensor | None) -> int:
+def _update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None) -> int:
     count, batch_mean, m2 = table.unbind(-1)
     finite = ((torch.isfinite(batch_mean) & torch.isfinite(m2)) | (count == 0)).all()
     seen = (count > DDOF) & finite
