@@ -113,9 +113,7 @@ def test_operators_pass_torchs_own_checks(name: str, fixed: bool) -> None:
     statistics = (torch.zeros(4), torch.ones(4)) if fixed else (None, None)
     pieces = tuple(told.get(key) for key in ("valid", "lengths", "offsets", "sample_weight"))
     x = draw(*shape).requires_grad_()
-    torch.library.opcheck(
-        operators.normalize, (x, weight, bias, *pieces, *statistics, spec.text_of(norm), "zero")
-    )
+    torch.library.opcheck(operators.normalize, (x, weight, bias, *pieces, *statistics, spec.text_of(norm), "zero"))
 
 
 def test_a_second_derivative_of_a_compiled_graph_is_refused() -> None:

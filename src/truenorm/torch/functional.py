@@ -28,6 +28,7 @@ from truenorm.torch.function import normalize
 from truenorm.torch.ragged import Opened, may_look, opened
 
 OnSingle = Literal["error", "running"]
+Norms = tuple[str, str]  # with channels second, and with channels last; as `spec.text_of` writes them
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -54,7 +55,7 @@ def batch_norm(
     form = opened(input, told, sequences=False)
     _check_choices(padding, on_single)
     y, _ = batch_norm_of(
-        form, running_mean, running_var, weight, bias, training, momentum, eps, padding, on_single, None
+        form, running_mean, running_var, weight, bias, training, momentum, eps, padding, on_single, None, _batch(eps)
     )
     return form.close(y)
 
@@ -71,6 +72,7 @@ def batch_norm_of(
     padding: Padding,
     on_single: OnSingle,
     counter: Tensor | None,
+    norms: Norms,
 ) -> tuple[Tensor, int]:
     """y, and what became of the running statistics: see `statistics.update`."""
     x, told = form.x, form.told
@@ -84,7 +86,7 @@ def batch_norm_of(
         if moved and counter is not None:
             counter.add_(1)
         return y, statistics.MOVED if moved else statistics.NOTHING
-    norm, last = _batch(eps)
+    norm, last = norms
     norm = last if form.packed or x.dim() == 2 else norm
 
     def with_running() -> Tensor:
@@ -129,12 +131,25 @@ def layer_norm(
 ) -> Any:
     """Layer normalization of each position over its last axes."""
     told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-    form = opened(input, told, sequences=False)
     _check_choices(padding)
     shape = tuple(normalized_shape)
+    norm = _layer(len(shape), eps, True) if shape and eps >= 0 else ""
+    return layer_norm_of(opened(input, told, sequences=False), shape, weight, bias, eps, padding, norm)
+
+
+def layer_norm_of(
+    form: Opened,
+    shape: tuple[int, ...],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    padding: Padding,
+    norm: str,
+) -> Any:
+    """`layer_norm` of what is opened."""
     if _theirs(form) or not _usual_last(form, shape, eps, weight, bias):
         return form.close(torch_functional.layer_norm(form.x, shape, weight, bias, eps))
-    y, _ = normalize(form.x, _layer(len(shape), eps, True), weight, bias, form.told, padding=padding)
+    y, _ = normalize(form.x, norm, weight, bias, form.told, padding=padding)
     return form.close(y)
 
 
@@ -152,13 +167,20 @@ def rms_norm(
 ) -> Any:
     """RMS normalization of each position over its last axes. eps None: torch's choice, by the dtype."""
     told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-    form = opened(input, told, sequences=False)
     _check_choices(padding)
     shape = tuple(normalized_shape)
+    norm = _layer(len(shape), eps, False) if shape and eps is not None and eps >= 0 else None
+    return rms_norm_of(opened(input, told, sequences=False), shape, weight, eps, padding, norm)
+
+
+def rms_norm_of(
+    form: Opened, shape: tuple[int, ...], weight: Tensor | None, eps: float | None, padding: Padding, norm: str | None
+) -> Any:
+    """`rms_norm` of what is opened."""
     if _theirs(form) or not _usual_last(form, shape, eps, weight):
         return form.close(torch_functional.rms_norm(form.x, shape, weight, eps))
-    eps = _rms_eps(form.x.dtype) if eps is None else eps
-    y, _ = normalize(form.x, _layer(len(shape), eps, False), weight, None, form.told, padding=padding)
+    norm = _layer(len(shape), _rms_eps(form.x.dtype), False) if norm is None else norm
+    y, _ = normalize(form.x, norm, weight, None, form.told, padding=padding)
     return form.close(y)
 
 
@@ -182,8 +204,21 @@ def group_norm(
 ) -> Any:
     """Group normalization of each sample, over its real positions and the channels of a group."""
     told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-    form = opened(input, told, sequences=True)
     _check_choices(padding)
+    norms = _group(num_groups, eps) if num_groups > 0 and eps >= 0 else ("", "")
+    return group_norm_of(opened(input, told, sequences=True), num_groups, weight, bias, eps, padding, norms)
+
+
+def group_norm_of(
+    form: Opened,
+    num_groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    padding: Padding,
+    norms: Norms,
+) -> Any:
+    """`group_norm` of what is opened."""
     x = form.x
     channels = _channels(form)
     fits = num_groups > 0 and channels % num_groups == 0
@@ -192,7 +227,7 @@ def group_norm(
     if not form.told:
         sizes = [x.size(0) * x.size(1) // num_groups, num_groups, *x.size()[2:]]
         torch_functional._verify_batch_size(sizes)  # type: ignore[attr-defined]
-    norm, last = _group(num_groups, eps)
+    norm, last = norms
     y, table = normalize(x, last if form.packed else norm, weight, bias, form.told, padding=padding, last=last)
     _check_not_single(form, table)
     return form.close(y)
@@ -218,7 +253,19 @@ def instance_norm(
     told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
     form = opened(input, told, sequences=True)
     _check_choices(padding)
-    y, _ = instance_norm_of(form, running_mean, running_var, weight, bias, use_input_stats, momentum, eps, padding)
+    y, _ = instance_norm_of(
+        form,
+        running_mean,
+        running_var,
+        weight,
+        bias,
+        use_input_stats,
+        momentum,
+        eps,
+        padding,
+        _instance(eps),
+        _batch(eps),
+    )
     return form.close(y)
 
 
@@ -232,8 +279,10 @@ def instance_norm_of(
     momentum: float,
     eps: float,
     padding: Padding,
+    norms: Norms,
+    fixed_norms: Norms,
 ) -> tuple[Tensor, int]:
-    """y, and what became of the running statistics."""
+    """y, and what became of the running statistics. fixed_norms: for these, which are the same for every sample."""
     x, told = form.x, form.told
     channels = _channels(form)
     if _theirs(form) or not _usual(form, channels, eps, weight, bias, running_mean, running_var):
@@ -242,13 +291,13 @@ def instance_norm_of(
     if not use_input_stats:
         if running_mean is None or running_var is None:
             raise RuntimeError("Expected running_mean and running_var to be defined when use_input_stats is false")
-        norm, last = _batch(eps)  # one mean and variance for each channel, the same for every sample
+        norm, last = fixed_norms
         fixed = Fixed(running_mean, running_var)
         y, _ = normalize(x, last if form.packed else norm, weight, bias, told, fixed=fixed, padding=padding, last=last)
         return y, statistics.NOTHING
     if not told and not form.packed:
         torch_functional._verify_spatial_size(x.size())  # type: ignore[attr-defined]
-    norm, last = _instance(eps)
+    norm, last = norms
     y, table = normalize(x, last if form.packed else norm, weight, bias, told, padding=padding, last=last)
     _check_not_single(form, table)
     done = statistics.NOTHING

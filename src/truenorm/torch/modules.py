@@ -25,9 +25,25 @@ LOW = (torch.float16, torch.bfloat16)
 
 
 class _Padded:
-    """What all layers share: the options, and how they show."""
+    """What all layers share: the options, how they show, and the normalization as text.
+
+    The text is made when an attribute changes that it depends on, not when it is used: a graph that is compiled for
+    shapes that change takes numbers for symbols, and text for text.
+    """
 
     padding: Padding
+    _norms: Any
+
+    def _make_norms(self) -> Any:
+        raise NotImplementedError
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("eps", "num_groups", "normalized_shape"):
+            try:
+                self.__dict__["_norms"] = self._make_norms()
+            except (AttributeError, ValueError):  # not all of them are there yet, or torch will refuse them
+                self.__dict__["_norms"] = ("", "")
 
     def extra_repr(self) -> str:
         """torch's own, and what is not the default."""
@@ -84,6 +100,9 @@ class _Tracked(_Padded):
 class _BatchNorm(_Tracked):
     on_single: OnSingle
 
+    def _make_norms(self) -> Any:
+        return functional._batch(self.eps)
+
     def __init__(self, *args: Any, padding: Padding = "zero", on_single: OnSingle = "error", **kwargs: Any) -> None:
         functional._check_choices(padding, on_single)
         super().__init__(*args, **kwargs)
@@ -110,6 +129,7 @@ class _BatchNorm(_Tracked):
             self.padding,
             self.on_single,
             counter if self.training and self.track_running_stats else None,
+            self._norms,
         )
         self._note(done)
         return form.close(y)
@@ -129,6 +149,9 @@ class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
 
 class _InstanceNorm(_Tracked):
     _get_no_batch_dim: Callable[[], int]
+
+    def _make_norms(self) -> Any:
+        return functional._instance(self.eps), functional._batch(self.eps)
 
     def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
         functional._check_choices(padding)
@@ -180,6 +203,7 @@ class _InstanceNorm(_Tracked):
             self.momentum if self.momentum is not None else 0.0,
             self.eps,
             self.padding,
+            *self._norms,
         )
         if counted:
             self._note(done)
@@ -209,18 +233,14 @@ class GroupNorm(_Padded, nn.GroupNorm):
     def forward(
         self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        return functional.group_norm(
-            input,
-            self.num_groups,
-            self.weight,
-            self.bias,
-            self.eps,
-            valid=valid,
-            lengths=lengths,
-            offsets=offsets,
-            sample_weight=sample_weight,
-            padding=self.padding,
+        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+        form = opened(input, told, sequences=True)
+        return functional.group_norm_of(
+            form, self.num_groups, self.weight, self.bias, self.eps, self.padding, self._norms
         )
+
+    def _make_norms(self) -> Any:
+        return functional._group(self.num_groups, self.eps)
 
 
 class LayerNorm(_Padded, nn.LayerNorm):
@@ -234,18 +254,13 @@ class LayerNorm(_Padded, nn.LayerNorm):
     def forward(
         self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        return functional.layer_norm(
-            input,
-            self.normalized_shape,
-            self.weight,
-            self.bias,
-            self.eps,
-            valid=valid,
-            lengths=lengths,
-            offsets=offsets,
-            sample_weight=sample_weight,
-            padding=self.padding,
-        )
+        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+        form = opened(input, told, sequences=False)
+        shape = tuple(self.normalized_shape)
+        return functional.layer_norm_of(form, shape, self.weight, self.bias, self.eps, self.padding, self._norms)
+
+    def _make_norms(self) -> Any:
+        return functional._layer(len(self.normalized_shape), self.eps, True)
 
 
 class RMSNorm(_Padded, nn.RMSNorm):
@@ -259,17 +274,13 @@ class RMSNorm(_Padded, nn.RMSNorm):
     def forward(
         self, x: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        return functional.rms_norm(
-            x,
-            self.normalized_shape,
-            self.weight,
-            self.eps,
-            valid=valid,
-            lengths=lengths,
-            offsets=offsets,
-            sample_weight=sample_weight,
-            padding=self.padding,
-        )
+        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+        form = opened(x, told, sequences=False)
+        shape = tuple(self.normalized_shape)
+        return functional.rms_norm_of(form, shape, self.weight, self.eps, self.padding, self._norms)
+
+    def _make_norms(self) -> Any:
+        return None if self.eps is None else functional._layer(len(self.normalized_shape), self.eps, False)
 
 
 class _Lazy:
