@@ -8,10 +8,11 @@ arguments that the kernels do not take.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -19,7 +20,7 @@ from truenorm import engine
 from truenorm.inputs import Padding
 from truenorm.spec import Norm, norm_from_text
 from truenorm.torch import composed, operators
-from truenorm.torch.composed import Fixed
+from truenorm.torch.composed import Fixed, Real
 from truenorm.torch.ragged import described, real
 
 FORMATS = {torch.float32: "f", torch.float64: "d", torch.float16: "e", torch.bfloat16: "H"}
@@ -35,7 +36,7 @@ def normalize(
     fixed: Fixed | None = None,
     padding: Padding = "zero",
     last: str | None = None,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor | NDArray[Any] | None]:
     """y, and the moments that it used: count, mean and m2 side by side, (*statistics, 3); None where they are fixed.
 
     norm   as `spec.text_of` writes it, which can stand in a compiled graph
@@ -69,7 +70,8 @@ def compute(
     call = _kernel_call(x, norm, weight, bias, told, fixed, padding, None)
     if call is None:
         return _composed(x, norm, weight, bias, told, fixed, padding)
-    return call.forward(x, weight, bias), call.moments
+    y, found = call.forward(x, weight, bias), call.moments
+    return y, None if found is None else torch.from_numpy(found)
 
 
 def compute_backward(
@@ -86,7 +88,7 @@ def compute_backward(
     """The gradients of `compute`, from what it returned."""
     call = _kernel_call(x, norm, weight, bias, told, fixed, padding, None)
     if call is not None:
-        call.table = call.fixed_table() if fixed is not None else table.reshape(-1, 3).contiguous()
+        call.table = table.reshape(-1, 3).numpy() if fixed is None else fixed_table(fixed, norm)
         return call.backward(x, dy.to(x.dtype), weight, bias, (True, True, True))
     leaves = [None if one is None else one.detach().requires_grad_() for one in (x, weight, bias)]
     with torch.enable_grad():
@@ -114,19 +116,37 @@ def _composed(
     return composed.normalize(x, elements, weight, bias, fixed, padding)
 
 
-@dataclass(eq=False)
 class _Call:
     """What the kernels have to know beside tensors, and the moments that they find."""
 
-    kernel: Any
-    norm: Norm
-    ragged: tuple[Any, ...]  # lengths, starts, valid, sample_weight
-    real: Any  # makes a `Real`, for derivatives of derivatives
-    fixed: Fixed | None
-    padding: Padding
-    permuted: bool  # x is channels_last: the kernel sees it with its channels moved to the end
-    table: Tensor | None = None  # (statistics, 3)
-    moments: Tensor | None = None  # the same, by the axes of the statistics
+    __slots__ = ("fixed", "kernel", "norm", "padding", "permuted", "ragged", "table", "told")
+
+    def __init__(
+        self,
+        kernel: Any,
+        norm: Norm,
+        told: dict[str, Tensor],
+        ragged: tuple[Any, ...],
+        fixed: Fixed | None,
+        padding: Padding,
+        permuted: bool,
+    ) -> None:
+        self.kernel, self.norm, self.told = kernel, norm, told
+        self.ragged = ragged  # lengths, starts, valid, sample_weight
+        self.fixed, self.padding = fixed, padding
+        self.permuted = permuted  # x is channels_last: the kernel sees it with its channels moved to the end
+        self.table: NDArray[Any] | None = None  # (statistics, 3)
+
+    @property
+    def moments(self) -> NDArray[Any] | None:
+        """count, mean and m2, by the axes of the statistics; None where they are fixed."""
+        if self.fixed is not None or self.table is None:
+            return None
+        return self.table.reshape(*self.kernel.view.statistics, 3)
+
+    def real(self, x: Tensor) -> Real:
+        """What is real, for derivatives of derivatives."""
+        return real(self.norm, x, self.told)
 
     def seen(self, x: Tensor) -> Tensor:
         """As the kernel sees it."""
@@ -134,64 +154,55 @@ class _Call:
             x = x.movedim(1, -1)
         return x if x.is_contiguous() else x.contiguous()
 
-    def unseen(self, y: Tensor) -> Tensor:
-        return y.movedim(-1, 1) if self.permuted else y
-
     def forward(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        seen, kernel = self.seen(x), self.kernel
-        y = torch.empty(seen.shape, dtype=x.dtype)
-        if self.fixed is None:
-            table = torch.empty((kernel.statistics, 3), dtype=torch.float64)
-            self.moments = table.view(*kernel.view.statistics, 3)
-        else:
-            table = self.fixed_table()
-        self.table = table
+        seen, kernel, fixed = self.seen(x), self.kernel, self.fixed
+        y = torch.empty_like(seen)
+        self.table = np.empty((kernel.statistics, 3)) if fixed is None else fixed_table(fixed, self.norm)
         kernel.plan.forward(
             _at(seen),
             _at(y),
-            _at(table),
-            _at(weight),
-            _at(bias),
+            self.table,
+            None if weight is None else _at(weight),
+            None if bias is None else _at(bias),
             *self.ragged,
             self.padding == "keep",
-            self.fixed is not None,
+            fixed is not None,
         )
-        return self.unseen(y)
-
-    def fixed_table(self) -> Tensor:
-        """Fixed statistics as moments: with as many elements as make m2 the variance."""
-        assert self.fixed is not None
-        mean, var = (one.detach().to(torch.float64).reshape(-1) for one in (self.fixed.mean, self.fixed.var))
-        return torch.stack([torch.full_like(mean, 1.0 + self.norm.ddof), mean, var], -1)
+        return y.movedim(-1, 1) if self.permuted else y
 
     def backward(
         self, x: Tensor, dy: Tensor, weight: Tensor | None, bias: Tensor | None, needed: tuple[bool, ...]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         kernel, seen, dy = self.kernel, self.seen(x), self.seen(dy)
-        dx = torch.empty(seen.shape, dtype=x.dtype) if needed[0] else None
-        sums = torch.empty((kernel.statistics, 2), dtype=torch.float64)
-        dweight = None if weight is None or not needed[1] else torch.empty(weight.shape, dtype=weight.dtype)
-        dbias = None if bias is None or not needed[2] else torch.empty(bias.shape, dtype=bias.dtype)
+        dx = torch.empty_like(seen) if needed[0] else None
+        dweight = None if weight is None or not needed[1] else torch.empty_like(weight)
+        dbias = None if bias is None or not needed[2] else torch.empty_like(bias)
         kernel.plan.backward(
             _at(seen),
             _at(dy),
-            _at(dx),
-            _at(self.table),
-            _at(weight),
-            _at(sums),
-            _at(dweight),
-            _at(dbias),
+            None if dx is None else _at(dx),
+            self.table,
+            None if weight is None else _at(weight),
+            np.empty((kernel.statistics, 2)),
+            None if dweight is None else _at(dweight),
+            None if dbias is None else _at(dbias),
             *self.ragged,
             self.padding == "keep",
             False,
             self.fixed is not None,
         )
-        return None if dx is None else self.unseen(dx), dweight, dbias
+        return dx.movedim(-1, 1) if dx is not None and self.permuted else dx, dweight, dbias
 
 
-def _at(tensor: Tensor | None) -> tuple[int, int, str] | None:
+def fixed_table(fixed: Fixed, norm: Norm) -> NDArray[Any]:
+    """Fixed statistics as moments: with as many elements as make m2 the variance."""
+    mean, var = (one.detach().to(torch.float64).reshape(-1).numpy() for one in (fixed.mean, fixed.var))
+    return np.stack([np.full_like(mean, 1.0 + norm.ddof), mean, var], -1)
+
+
+def _at(tensor: Tensor) -> tuple[int, int, str]:
     """Where a contiguous tensor lies, how many elements it has, and of which kind, as the kernels take it."""
-    return None if tensor is None else (tensor.data_ptr(), tensor.numel(), FORMATS[tensor.dtype])
+    return tensor.data_ptr(), tensor.numel(), FORMATS[tensor.dtype]
 
 
 class _Kernels(torch.autograd.Function):
@@ -210,7 +221,7 @@ class _Kernels(torch.autograd.Function):
         call: _Call = ctx.call
         if not torch.is_grad_enabled():
             return (*call.backward(x, dy.to(x.dtype), weight, bias, ctx.needs_input_grad), None)
-        y, _ = composed.normalize(x, call.real(), weight, bias, call.fixed, call.padding)
+        y, _ = composed.normalize(x, call.real(x), weight, bias, call.fixed, call.padding)
         inputs = [one for one, needed in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if needed]
         found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
         return (*(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None)
@@ -227,39 +238,38 @@ def _kernel_call(
     last: Norm | None,
 ) -> _Call | None:
     """The call of a kernel; None where there is none for it."""
-    if engine.compiled() is None or not _plain(x, weight, bias):
+    if engine.compiled() is None or not _plain(x) or x.dtype not in FORMATS:
         return None
-    permuted = last is not None and not told and not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
-    shape, seen = tuple(x.shape), norm
-    if permuted:
-        assert last is not None
-        seen, shape = last, (shape[0], *shape[2:], shape[1])
-    kernel, ragged = _found(seen, x, shape, told)
+    permuted = False
+    shape, seen = x.shape, norm
+    if last is not None and not told and not x.is_contiguous() and x.movedim(1, -1).is_contiguous():
+        permuted, seen, shape = True, last, torch.Size((shape[0], *shape[2:], shape[1]))
+    kernels = engine.kernels
+    assert kernels is not None
+    if told:
+        selection = described(norm, x, told)
+        kernel = kernels.find(selection, FORMATS[x.dtype])
+        ragged = kernels.EVERYTHING if kernel is None else kernel.ragged(selection)
+    else:
+        kernel, ragged = kernels.whole_kernel(seen, shape, FORMATS[x.dtype]), kernels.EVERYTHING
     if kernel is None or kernel.view.transposed:
         return None
     for one in (weight, bias):
-        if one is not None and (tuple(one.shape) != kernel.view.weight_shape or not one.is_contiguous()):
+        if one is not None and not (
+            _plain(one) and one.dtype in FORMATS and one.shape == kernel.view.weight_shape and one.is_contiguous()
+        ):
             return None
-    engine.kernels.set_threads(engine.threads())  # type: ignore[union-attr]
-    return _Call(kernel, norm, ragged, lambda: real(norm, x, told), fixed, padding, permuted)
+    kernels.set_threads(engine.threads())
+    return _Call(kernel, norm, told, ragged, fixed, padding, permuted)
 
 
-def _found(norm: Norm, x: Tensor, shape: tuple[int, ...], told: dict[str, Tensor]) -> tuple[Any, tuple[Any, ...]]:
-    kernels, char = engine.kernels, FORMATS[x.dtype]
-    assert kernels is not None
-    if not told:
-        return kernels.whole_kernel(norm, shape, char), kernels.EVERYTHING
-    selection = described(norm, x, told)
-    kernel = kernels.find(selection, char)
-    return kernel, kernels.EVERYTHING if kernel is None else kernel.ragged(selection)
-
-
-def _plain(*tensors: Tensor | None) -> bool:
-    """Whether these are ordinary tensors on the CPU, with nothing but reverse-mode autograd looking at them."""
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return False
-    return all(
-        one is None or (type(one) in _ORDINARY and one.device.type == "cpu" and one.dtype in FORMATS) for one in tensors
+def _plain(tensor: Tensor) -> bool:
+    """Whether this is an ordinary tensor on the CPU, with nothing but reverse-mode autograd looking at it."""
+    return (
+        type(tensor) in _ORDINARY
+        and tensor.is_cpu
+        and forward_ad._current_level < 0
+        and not torch._C._are_functorch_transforms_active()
     )
 
 

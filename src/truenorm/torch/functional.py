@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as torch_functional
 
@@ -334,14 +335,15 @@ def _usual_last(form: Opened, shape: tuple[int, ...], eps: float | None, *parame
     return fits and all(one is None or tuple(one.shape) == shape for one in parameters)
 
 
-def _single(form: Opened, table: Tensor) -> bool:
+def _single(form: Opened, table: Tensor | NDArray[Any]) -> bool:
     """Whether no statistic has more than one real value, as far as that may be looked at."""
-    if not form.told or "sample_weight" in form.told or not table.numel() or not may_look(table):
+    if not form.told or "sample_weight" in form.told or (isinstance(table, Tensor) and not may_look(table)):
         return False
-    return float(table[..., 0].max()) == 1
+    counts = table[..., 0]
+    return 0 not in counts.shape and float(counts.max()) == 1
 
 
-def _check_not_single(form: Opened, table: Tensor | None) -> None:
+def _check_not_single(form: Opened, table: Tensor | NDArray[Any] | None) -> None:
     if table is not None and _single(form, table):
         raise ValueError(
             f"Expected more than 1 value per channel when training, got input size {form.x.size()} with 1 valid"

@@ -8,7 +8,7 @@ messages of `truenorm.selection`; `real` turns them into tensors on x's device, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,25 @@ from truenorm.torch.composed import Real, Segments
 RAGGED = ("valid", "lengths", "offsets", "sample_weight")
 
 
-@dataclass(eq=False)
+def _as_it_is(y: Tensor) -> Any:
+    return y
+
+
+@dataclass(eq=False, slots=True)
 class Opened:
     """A tensor, what is told of it, and how the result becomes what x was."""
 
     x: Tensor
-    told: dict[str, Tensor] = field(default_factory=dict)
-    close: Callable[[Tensor], Any] = lambda y: y
+    told: dict[str, Tensor]
+    close: Callable[[Tensor], Any] = _as_it_is
     packed: bool = False  # (rows, c): channels come last, whatever the layer is used to
 
 
 def opened(x: Any, told: dict[str, Any], *, sequences: bool) -> Opened:
     """x as a plain tensor. sequences: whether each sequence has statistics of its own."""
     given = {name: value for name, value in told.items() if value is not None}
+    if not given and type(x) is Tensor and not x.is_nested:
+        return Opened(x, given)
     if isinstance(x, PackedSequence):
         return _opened_packed_sequence(x, given, sequences=sequences)
     if isinstance(x, Tensor) and x.is_nested:

@@ -7,7 +7,11 @@ all of it is `where`.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from truenorm import engine
@@ -22,25 +26,30 @@ def recomputing() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-def update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None = None) -> int:
+def update(
+    table: Tensor | NDArray[Any], mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None = None
+) -> int:
     """Move the buffers towards a batch (channels, 3). Returns what became of it, as far as that may be known."""
-    if torch.compiler.is_compiling():
-        return _update(table, mean, var, momentum, counter)
-    native = engine.compiled()
-    if native is None or not (_plain(mean) and _plain(var) and table.device.type == "cpu" and mean.dtype == var.dtype):
-        return _update(table, mean, var, momentum, counter)
-    at = [(one.data_ptr(), one.numel(), FORMATS[one.dtype]) for one in (table.contiguous(), mean, var)]
-    done: int = native.update_running(*at, float(momentum), DDOF)
-    if done == MOVED:
-        torch.autograd.graph.increment_version((mean, var))
-        if counter is not None:
-            counter.add_(1)
-    return done
+    if isinstance(table, np.ndarray) and _plain(mean) and _plain(var) and mean.dtype == var.dtype:
+        native = engine.compiled()
+        at = [(one.data_ptr(), one.numel(), FORMATS[one.dtype]) for one in (mean, var)]
+        done: int = native.update_running(table, *at, float(momentum), DDOF)
+        if done == MOVED:
+            torch.autograd.graph.increment_version((mean, var))
+            if counter is not None:
+                counter.add_(1)
+        return done
+    return _update(as_tensor(table, mean), mean, var, momentum, counter)
+
+
+def as_tensor(table: Tensor | NDArray[Any], like: Tensor) -> Tensor:
+    """Moments where the buffers are."""
+    return torch.from_numpy(table).to(like.device) if isinstance(table, np.ndarray) else table
 
 
 def _plain(buffer: Tensor) -> bool:
     return (
-        buffer.device.type == "cpu"
+        buffer.is_cpu
         and buffer.dtype in (torch.float32, torch.float64)
         and buffer.is_contiguous()
         and type(buffer) is Tensor
@@ -62,9 +71,12 @@ def _update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, 
     return MOVED
 
 
-def averaged(table: Tensor) -> Tensor:
+def averaged(table: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
     """(samples, channels, 3) -> (channels, 3): what torch's instance norm stores, the mean over samples of their means
     and of their variances with n - 1, told as moments of two elements."""
+    if isinstance(table, np.ndarray):
+        found = averaged(torch.from_numpy(table))
+        return np.ascontiguousarray(found)
     count, mean, m2 = table.unbind(-1)
     seen = count > DDOF
     samples = seen.sum(0)
