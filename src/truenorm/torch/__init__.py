@@ -16,6 +16,7 @@ from truenorm.torch.modules import (
     LazyInstanceNorm1d,
     LazyInstanceNorm2d,
     LazyInstanceNorm3d,
+    Normalize,
     RMSNorm,
 )
 
@@ -34,6 +35,7 @@ __all__ = [
     "LazyInstanceNorm1d",
     "LazyInstanceNorm2d",
     "LazyInstanceNorm3d",
+    "Normalize",
     "RMSNorm",
     "functional",
 ]

@@ -10,14 +10,17 @@ arguments so are the numbers. What differs, and why, is listed in docs/torch.md.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from truenorm.inputs import Padding
+from truenorm.spec import Norm, text_of
 from truenorm.torch import functional, statistics
+from truenorm.torch.composed import Fixed
+from truenorm.torch.function import normalize
 from truenorm.torch.functional import OnSingle
 from truenorm.torch.ragged import opened
 
@@ -281,6 +284,72 @@ class RMSNorm(_Padded, nn.RMSNorm):
 
     def _make_norms(self) -> Any:
         return None if self.eps is None else functional._layer(len(self.normalized_shape), self.eps, False)
+
+
+class Normalize(_Tracked, nn.Module):
+    """Any normalization as a layer: `Normalize(tn.Norm("b [h w] c"), 64)`.
+
+    norm                  which axes share a mean and a variance
+    shape                 of weight and bias: the sizes of the axes that they cover
+    track_running_stats   keep running statistics, and use them in evaluation: for norms that keep no other axes
+
+    Packed rows, jagged tensors and PackedSequences have the axes b, t and c: they need a norm of these.
+    """
+
+    def __init__(
+        self,
+        norm: Norm,
+        shape: int | Sequence[int],
+        *,
+        affine: bool = True,
+        bias: bool = True,
+        track_running_stats: bool = False,
+        momentum: float | None = 0.1,
+        padding: Padding = "zero",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if not isinstance(norm, Norm):
+            raise TypeError(f"Normalize: a Norm, got {norm!r}. Make one with tn.Norm('[b t] c') or tn.batch().")
+        functional._check_choices(padding)
+        super().__init__()
+        size = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.norm, self.shape, self.eps, self.affine = norm, size, norm.eps, affine
+        self.momentum, self.track_running_stats, self.padding = momentum, track_running_stats, padding
+        self.weight = nn.Parameter(torch.ones(size, device=device, dtype=dtype)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(size, device=device, dtype=dtype)) if affine and bias else None
+        kept = {piece.name for axis in norm.axes for piece in axis.pieces if not piece.reduced}
+        covered = {name for names in norm.affine_axes for name in names}
+        if track_running_stats and kept != covered:
+            raise ValueError(
+                f"Normalize: running statistics for a norm that keeps only the axes of its weight, got {norm!r}, "
+                f"which keeps {' '.join(sorted(kept))}. Leave track_running_stats out."
+            )
+        self.register_buffer("running_mean", torch.zeros(size, device=device) if track_running_stats else None)
+        self.register_buffer("running_var", torch.ones(size, device=device) if track_running_stats else None)
+        counter = torch.tensor(0, dtype=torch.long, device=device) if track_running_stats else None
+        self.register_buffer("num_batches_tracked", counter)
+
+    def _make_norms(self) -> Any:
+        return text_of(self.norm)
+
+    def extra_repr(self) -> str:
+        return f"{self.norm!r}, {self.shape}, affine={self.affine}, track_running_stats={self.track_running_stats}"
+
+    def forward(
+        self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
+    ) -> Any:
+        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+        form = opened(input, told, sequences=True)
+        fixed = None
+        if not self.training and self.running_mean is not None and self.running_var is not None:
+            fixed = Fixed(self.running_mean, self.running_var)
+        y, table = normalize(form.x, self._norms, self.weight, self.bias, form.told, fixed=fixed, padding=self.padding)
+        mean, var = self.running_mean, self.running_var
+        if table is not None and mean is not None and var is not None and not statistics.recomputing():
+            shared = table.reshape(-1, 3)
+            self._note(statistics.update(shared, mean, var, self._factor(), self.num_batches_tracked))
+        return form.close(y)
 
 
 class _Lazy:
