@@ -1,6 +1,8 @@
-"""torch's layers and ours beside each other, where the numbers differ: `python -m bench.confirmed [--write docs/torch.md]`.
+"""torch's layers and ours beside each other, where the numbers differ.
 
-Each row is run here and now, on the CPU, with both; "true" is computed in float64 from the same, already rounded, input.
+    python -m bench.confirmed [--write docs/torch.md]
+
+Each row is run here and now, on the CPU, with both; "true" is float64 on the same, already rounded, input.
 """
 
 from __future__ import annotations

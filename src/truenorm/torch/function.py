@@ -44,7 +44,7 @@ def normalize(
     last   the same normalization for channels that come last: for x in torch's memory format channels_last
     """
     told = told or {}
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export():
         pieces = (told.get("valid"), told.get("lengths"), told.get("offsets"), told.get("sample_weight"))
         mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
         y, table = operators.normalize(x, weight, bias, *pieces, mean, var, norm, padding)

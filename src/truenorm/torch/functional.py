@@ -312,8 +312,8 @@ def instance_norm_of(
 
 
 def _theirs(form: Opened) -> bool:
-    """Whether torch's own operator is the one to call: off the CPU, where nothing is told."""
-    return form.x.device.type != "cpu" and not form.told and not form.packed
+    """Whether torch's own operator is the one to call: off the CPU and for ONNX, where nothing is told."""
+    return not form.told and not form.packed and (not form.x.is_cpu or torch.onnx.is_in_onnx_export())
 
 
 def _channels(form: Opened) -> int:
