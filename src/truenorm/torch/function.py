@@ -220,7 +220,8 @@ class _Kernels(torch.autograd.Function):
         x, weight, bias = ctx.saved_tensors
         call: _Call = ctx.call
         if not torch.is_grad_enabled():
-            return (*call.backward(x, dy.to(x.dtype), weight, bias, ctx.needs_input_grad), None)
+            dy = dy if dy.dtype is x.dtype else dy.to(x.dtype)
+            return (*call.backward(x, dy, weight, bias, ctx.needs_input_grad), None)
         y, _ = composed.normalize(x, call.real(x), weight, bias, call.fixed, call.padding)
         inputs = [one for one, needed in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if needed]
         found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))

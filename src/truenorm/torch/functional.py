@@ -52,8 +52,7 @@ def batch_norm(
     on_single: OnSingle = "error",
 ) -> Any:
     """Batch normalization over the real values of each channel (axis 1; the last axis of packed rows)."""
-    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-    form = opened(input, told, sequences=False)
+    form = opened(input, valid, lengths, offsets, sample_weight, sequences=False)
     _check_choices(padding, on_single)
     y, _ = batch_norm_of(
         form, running_mean, running_var, weight, bias, training, momentum, eps, padding, on_single, None, _batch(eps)
@@ -131,11 +130,12 @@ def layer_norm(
     padding: Padding = "zero",
 ) -> Any:
     """Layer normalization of each position over its last axes."""
-    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
     _check_choices(padding)
     shape = tuple(normalized_shape)
     norm = _layer(len(shape), eps, True) if shape and eps >= 0 else ""
-    return layer_norm_of(opened(input, told, sequences=False), shape, weight, bias, eps, padding, norm)
+    return layer_norm_of(
+        opened(input, valid, lengths, offsets, sample_weight, sequences=False), shape, weight, bias, eps, padding, norm
+    )
 
 
 def layer_norm_of(
@@ -167,11 +167,12 @@ def rms_norm(
     padding: Padding = "zero",
 ) -> Any:
     """RMS normalization of each position over its last axes. eps None: torch's choice, by the dtype."""
-    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
     _check_choices(padding)
     shape = tuple(normalized_shape)
     norm = _layer(len(shape), eps, False) if shape and eps is not None and eps >= 0 else None
-    return rms_norm_of(opened(input, told, sequences=False), shape, weight, eps, padding, norm)
+    return rms_norm_of(
+        opened(input, valid, lengths, offsets, sample_weight, sequences=False), shape, weight, eps, padding, norm
+    )
 
 
 def rms_norm_of(
@@ -204,10 +205,17 @@ def group_norm(
     padding: Padding = "zero",
 ) -> Any:
     """Group normalization of each sample, over its real positions and the channels of a group."""
-    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
     _check_choices(padding)
     norms = _group(num_groups, eps) if num_groups > 0 and eps >= 0 else ("", "")
-    return group_norm_of(opened(input, told, sequences=True), num_groups, weight, bias, eps, padding, norms)
+    return group_norm_of(
+        opened(input, valid, lengths, offsets, sample_weight, sequences=True),
+        num_groups,
+        weight,
+        bias,
+        eps,
+        padding,
+        norms,
+    )
 
 
 def group_norm_of(
@@ -251,8 +259,7 @@ def instance_norm(
     padding: Padding = "zero",
 ) -> Any:
     """Instance normalization of each sample and channel, over its real positions."""
-    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-    form = opened(input, told, sequences=True)
+    form = opened(input, valid, lengths, offsets, sample_weight, sequences=True)
     _check_choices(padding)
     y, _ = instance_norm_of(
         form,
@@ -313,7 +320,9 @@ def instance_norm_of(
 
 def _theirs(form: Opened) -> bool:
     """Whether torch's own operator is the one to call: off the CPU and for ONNX, where nothing is told."""
-    return not form.told and not form.packed and (not form.x.is_cpu or torch.onnx.is_in_onnx_export())
+    if form.told or form.packed:
+        return False
+    return not form.x.is_cpu or (torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export())
 
 
 def _channels(form: Opened) -> int:
@@ -324,7 +333,8 @@ def _channels(form: Opened) -> int:
 def _usual(form: Opened, channels: int, eps: float, *parameters: Tensor | None) -> bool:
     """Whether the arguments fit each other. Where they do not and nothing is told, torch knows what to say."""
     fits = form.x.is_floating_point() and channels >= 0 and eps >= 0
-    fits = fits and all(one is None or tuple(one.shape) == (channels,) for one in parameters)
+    for one in parameters:
+        fits = fits and (one is None or one.shape == (channels,))
     return fits or bool(form.told) or form.packed
 
 

@@ -114,8 +114,7 @@ class _BatchNorm(_Tracked):
     def forward(
         self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-        form = opened(input, told, sequences=False)
+        form = opened(input, valid, lengths, offsets, sample_weight, sequences=False)
         self._check_input_dim(form.x)
         mean, var, counter = self.running_mean, self.running_var, self.num_batches_tracked
         batch = self.training or (mean is None and var is None)
@@ -164,8 +163,7 @@ class _InstanceNorm(_Tracked):
     def forward(
         self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-        form = opened(input, told, sequences=True)
+        form = opened(input, valid, lengths, offsets, sample_weight, sequences=True)
         x = form.x
         if form.packed:
             channels = x.shape[-1]
@@ -236,8 +234,7 @@ class GroupNorm(_Padded, nn.GroupNorm):
     def forward(
         self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-        form = opened(input, told, sequences=True)
+        form = opened(input, valid, lengths, offsets, sample_weight, sequences=True)
         return functional.group_norm_of(
             form, self.num_groups, self.weight, self.bias, self.eps, self.padding, self._norms
         )
@@ -257,8 +254,7 @@ class LayerNorm(_Padded, nn.LayerNorm):
     def forward(
         self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-        form = opened(input, told, sequences=False)
+        form = opened(input, valid, lengths, offsets, sample_weight, sequences=False)
         shape = tuple(self.normalized_shape)
         return functional.layer_norm_of(form, shape, self.weight, self.bias, self.eps, self.padding, self._norms)
 
@@ -277,8 +273,7 @@ class RMSNorm(_Padded, nn.RMSNorm):
     def forward(
         self, x: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-        form = opened(x, told, sequences=False)
+        form = opened(x, valid, lengths, offsets, sample_weight, sequences=False)
         shape = tuple(self.normalized_shape)
         return functional.rms_norm_of(form, shape, self.weight, self.eps, self.padding, self._norms)
 
@@ -339,8 +334,7 @@ class Normalize(_Tracked, nn.Module):
     def forward(
         self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-        form = opened(input, told, sequences=True)
+        form = opened(input, valid, lengths, offsets, sample_weight, sequences=True)
         fixed = None
         if not self.training and self.running_mean is not None and self.running_var is not None:
             fixed = Fixed(self.running_mean, self.running_var)
@@ -356,7 +350,7 @@ class _Lazy:
     """The number of channels comes from the first input, in whatever form that is."""
 
     def initialize_parameters(self, input: Any, *_: Any, **__: Any) -> None:
-        super().initialize_parameters(opened(input, {}, sequences=False).x)  # type: ignore[misc]
+        super().initialize_parameters(opened(input, sequences=False).x)  # type: ignore[misc]
 
 
 class LazyBatchNorm1d(_Lazy, _BatchNorm, nn.LazyBatchNorm1d):

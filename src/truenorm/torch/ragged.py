@@ -20,8 +20,6 @@ from truenorm.selection import Selection, by_rank, packed_norm, select
 from truenorm.spec import Norm
 from truenorm.torch.composed import Real, Segments
 
-RAGGED = ("valid", "lengths", "offsets", "sample_weight")
-
 
 def _as_it_is(y: Tensor) -> Any:
     return y
@@ -37,11 +35,21 @@ class Opened:
     packed: bool = False  # (rows, c): channels come last, whatever the layer is used to
 
 
-def opened(x: Any, told: dict[str, Any], *, sequences: bool) -> Opened:
+def opened(
+    x: Any,
+    valid: Any = None,
+    lengths: Any = None,
+    offsets: Any = None,
+    sample_weight: Any = None,
+    *,
+    sequences: bool,
+) -> Opened:
     """x as a plain tensor. sequences: whether each sequence has statistics of its own."""
+    nothing = valid is None and lengths is None and offsets is None and sample_weight is None
+    if nothing and type(x) is Tensor and not x.is_nested:
+        return Opened(x, {})
+    told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
     given = {name: value for name, value in told.items() if value is not None}
-    if not given and type(x) is Tensor and not x.is_nested:
-        return Opened(x, given)
     if isinstance(x, PackedSequence):
         return _opened_packed_sequence(x, given, sequences=sequences)
     if isinstance(x, Tensor) and x.is_nested:
