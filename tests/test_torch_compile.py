@@ -8,8 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import truenorm as tn  # noqa: E402
 import truenorm.torch as tnt  # noqa: E402
-from truenorm import spec  # noqa: E402
+from truenorm import engine, spec  # noqa: E402
 from truenorm.torch import operators  # noqa: E402
 
 LENGTHS = torch.tensor([5, 2, 3])
@@ -75,6 +76,27 @@ def test_inductor_gives_the_numbers_of_eager_mode(name: str) -> None:
     plain = LAYERS[name]()
     twin = copy.deepcopy(plain)
     compare(plain, torch.compile(twin, fullgraph=True), twin, draw(3, 4, 5), {"lengths": LENGTHS})
+
+
+@pytest.mark.parametrize("case", ["a mask of every element", "the reference", "nothing", "a transposed pattern"])
+def test_what_the_kernels_do_not_take_compiles_too(case: str) -> None:
+    layer: Any = tnt.BatchNorm1d(4)
+    x, told = draw(3, 4, 5), {}
+    before = engine.engine()
+    if case == "a mask of every element":
+        told = {"valid": draw(3, 4, 5, seed=3) > -0.5}
+    elif case == "the reference":
+        engine.use("reference")
+        told = {"lengths": LENGTHS}
+    elif case == "nothing":
+        x = draw(0, 4, 5)
+    else:
+        layer = tnt.Normalize(tn.Norm("c [b] t"), 3)
+    twin = copy.deepcopy(layer)
+    try:
+        compare(layer, torch.compile(twin, fullgraph=True, backend="aot_eager"), twin, x, told)
+    finally:
+        engine.use(before)
 
 
 def test_96_a_constant_gives_exactly_the_bias_when_compiled() -> None:

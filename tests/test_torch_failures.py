@@ -482,3 +482,70 @@ def test_mistakes_get_a_message_that_says_what_to_do() -> None:
         layer(nested, lengths=torch.tensor([2, 4]))
     with pytest.raises(TypeError, match="x: a tensor, a nested tensor or a PackedSequence, got list"):
         layer([1.0, 2.0])
+
+
+# ---- found by trying to break them ----
+
+
+@pytest.mark.parametrize("kit", [nn, tnt], ids=["torch", "ours"])
+def test_the_next_layer_may_work_in_place(kit: Any) -> None:
+    for layer, x in (
+        (kit.BatchNorm2d(4), normal(2, 4, 5, 5).to(memory_format=torch.channels_last)),
+        (kit.GroupNorm(2, 4), normal(2, 4, 5, 5).to(memory_format=torch.channels_last)),
+        (kit.BatchNorm1d(4), normal(2, 5, 4).transpose(1, 2)),
+    ):
+        y = nn.Sequential(layer, nn.ReLU(inplace=True))(x.requires_grad_())
+        y.backward(torch.ones_like(y))
+        assert torch.isfinite(layer.weight.grad).all()
+
+
+@pytest.mark.parametrize("layer", [tnt.LayerNorm(4), tnt.BatchNorm1d(3), tnt.GroupNorm(3, 3)], ids=str)
+def test_a_jacobian_of_many_rows_at_once(layer: Any) -> None:
+    x = normal(2, 3, 4)
+    slow = torch.autograd.functional.jacobian(layer, x)
+    torch.testing.assert_close(torch.autograd.functional.jacobian(layer, x, vectorize=True), slow, rtol=1e-4, atol=1e-5)
+
+
+def test_arguments_that_are_changed_after_the_forward_change_no_gradient() -> None:
+    for name, value in (("sample_weight", torch.ones(2, 4, dtype=torch.float64)), ("lengths", torch.tensor([4, 2]))):
+        found = []
+        for change in (False, True):
+            x, told = normal(2, 3, 4).requires_grad_(), value.clone()
+            y = tnt.BatchNorm1d(3)(x, **{name: told})
+            if change:
+                told.zero_()
+            found.append(torch.autograd.grad(y, x, normal(2, 3, 4, seed=1), create_graph=True)[0])
+            found.append(torch.autograd.grad(y, x, normal(2, 3, 4, seed=1))[0])
+        for one, two in zip(found[:2], found[2:], strict=True):
+            assert torch.equal(one, two)
+
+
+def test_whole_numbers_are_refused() -> None:
+    for layer in (tnt.BatchNorm1d(1), tnt.GroupNorm(1, 1), tnt.Normalize(tn.batch("second"), 1)):
+        with pytest.raises(TypeError, match=r"x: a float tensor, got torch\.int64\. Convert it: x\.float\(\)\."):
+            layer(torch.ones(2, 1, 4, dtype=torch.int64), lengths=torch.tensor([3, 4]))
+
+
+def test_forms_without_a_single_position() -> None:
+    for layer in (tnt.GroupNorm(2, 4), tnt.InstanceNorm1d(4), tnt.BatchNorm1d(4)):
+        assert layer(normal(0, 4), offsets=torch.tensor([0, 0])).shape == (0, 4)
+        assert layer(normal(2, 4, 0), lengths=torch.tensor([0, 0])).shape == (2, 4, 0)
+
+
+def test_eps_and_norm_may_change_after_construction() -> None:
+    x = normal(6, 3)
+    layer = tnt.Normalize(tn.batch(), 3)
+    layer.eps = 1.0
+    torch.testing.assert_close(layer(x), nn.functional.batch_norm(x, None, None, training=True, eps=1.0))
+    with pytest.raises(ValueError, match="eps: finite and >= 0, got -1"):
+        tnt.GroupNorm(2, 4, eps=-1.0)(normal(2, 4, 3), lengths=torch.tensor([3, 1]))
+
+
+def test_running_statistics_of_several_axes_in_every_way() -> None:
+    norm = tn.Norm("[b] h c", affine="h c")
+    one, two = (tnt.Normalize(norm, (4, 3), track_running_stats=True) for _ in range(2))
+    two.running_mean, two.running_var = two.running_mean.double(), two.running_var.double().t().contiguous().t()
+    x = normal(5, 4, 3)
+    one(x)
+    two(x)
+    torch.testing.assert_close(one.running_var.double(), two.running_var)

@@ -144,6 +144,7 @@ class Trainer:
         like = self.network.values
         self.optimizer = Adam(like) if config.optimizer == "adam" else SGD(like, config.momentum)
         self.batches = Batches(material.train, config.batch, config.seed)
+        self.usual = Pass(training=True)
         self.step = 0
         self.first: dict[str, Any] | None = None  # what the first report said of the layers' inputs
         self.loss = cross_entropy if material.classes else squared_error
@@ -151,8 +152,10 @@ class Trainer:
     def advance(self) -> float:
         """One step; returns the loss before it."""
         config, network, chosen = self.config, self.network, self.batches[self.step]
-        rng = np.random.default_rng([config.seed, 4, self.step]) if config.dropout else None
-        how = Pass(training=True, lengths=chosen.lengths, rng=rng)
+        how = self.usual
+        if config.dropout or chosen.lengths is not None:
+            rng = np.random.default_rng([config.seed, 4, self.step]) if config.dropout else None
+            how = Pass(training=True, lengths=chosen.lengths, rng=rng)
         loss, dy = self.loss(network.forward(chosen.x, how), chosen.targets)
         network.backward(dy)
         rate = learning_rate(config.rate, config.schedule, self.step, config.steps)

@@ -69,6 +69,50 @@ def normalize(
     return y.reshape(x.shape).to(x.dtype), table
 
 
+def gradients(
+    dy: Tensor,
+    x: Tensor,
+    real: Real,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    fixed: Fixed | None,
+    padding: Padding,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """dx, dweight and dbias by the formula, where autograd cannot look: inside an operator, or on many dy at once.
+
+    dx = rstd · (dxhat - s · Σ dxhat / n - s · xhat · Σ (dxhat · xhat) / (n - ddof)), s: how often an element counts
+    """
+    norm, view, valid = real.norm, real.view, real.valid
+    wide, dwide = (one.reshape(view.split).to(working_dtype(x)) for one in (x, dy))
+    selected, dselected = (one if valid is None else torch.where(valid, one, 0.0) for one in (wide, dwide))
+    if fixed is None:
+        count, mean, m2 = moments(selected, real)
+        var = safe_divide(m2, count - norm.ddof)
+    else:
+        mean, var = (one.to(wide.dtype).reshape(view.statistics_split) for one in (fixed.mean, fixed.var))
+    rstd = _spread(inverse_deviation(var, norm), real)
+    xhat = (selected - _spread(mean, real)) * rstd
+    xhat = xhat if valid is None else torch.where(valid, xhat, 0.0)
+    dxhat = dselected if weight is None else dselected * weight.to(wide.dtype).reshape(view.weight_split)
+    dx = dxhat
+    if fixed is None:
+        times = 1.0 if real.times is None else real.times.to(wide.dtype)
+        if norm.center:
+            dx = dx - times * _spread(safe_divide(_total(dxhat, real), count), real)
+        inner = safe_divide(_total(dxhat * xhat, real), count - norm.ddof)
+        if norm.eps_at == "std":  # the deviation, not its square, is what eps was added to
+            inner = inner * safe_divide(var.sqrt() + norm.eps, var.sqrt())
+        dx = dx - times * xhat * _spread(inner, real)
+    dx = dx * rstd
+    if valid is not None:
+        dx = torch.where(valid, dx, dwide if padding == "keep" else 0.0)
+    parts = [
+        None if like is None else of.sum(view.unweighted).reshape(like.shape).to(like.dtype)
+        for like, of in ((weight, dselected * xhat), (bias, dselected))
+    ]
+    return dx.reshape(x.shape).to(x.dtype), parts[0], parts[1]
+
+
 def moments(x: Tensor, real: Real) -> tuple[Tensor, Tensor, Tensor]:
     """count, mean and m2, which broadcast against x. `x` is 0 where it is not real."""
     view = real.view

@@ -44,6 +44,8 @@ def normalize(
     last   the same normalization for channels that come last: for x in torch's memory format channels_last
     """
     told = told or {}
+    if not x.is_floating_point():
+        raise TypeError(f"x: a float tensor, got {x.dtype}. Convert it: x.float().")
     if torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export():
         pieces = (told.get("valid"), told.get("lengths"), told.get("offsets"), told.get("sample_weight"))
         mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
@@ -90,12 +92,7 @@ def compute_backward(
     if call is not None:
         call.table = table.reshape(-1, 3).numpy() if fixed is None else fixed_table(fixed, norm)
         return call.backward(x, dy.to(x.dtype), weight, bias, (True, True, True))
-    leaves = [None if one is None else one.detach().requires_grad_() for one in (x, weight, bias)]
-    with torch.enable_grad():
-        y, _ = _composed(leaves[0], norm, leaves[1], leaves[2], told, fixed, padding)  # type: ignore[arg-type]
-    found = iter(torch.autograd.grad(y, [one for one in leaves if one is not None], dy))
-    dx, dweight, dbias = (None if one is None else next(found) for one in leaves)
-    return dx, dweight, dbias
+    return composed.gradients(dy, x, real(norm, x, told), weight, bias, fixed, padding)
 
 
 def _composed(
@@ -154,13 +151,17 @@ class _Call:
             x = x.movedim(1, -1)
         return x if x.is_contiguous() else x.contiguous()
 
+    def like(self, x: Tensor) -> Tensor:
+        """Where an output of x's shape goes. It is no view: the next layer may work in place on it."""
+        return torch.empty_like(x, memory_format=torch.preserve_format if self.permuted else torch.contiguous_format)
+
     def forward(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         seen, kernel, fixed = self.seen(x), self.kernel, self.fixed
-        y = torch.empty_like(seen)
+        y = self.like(x)
         self.table = np.empty((kernel.statistics, 3)) if fixed is None else fixed_table(fixed, self.norm)
         kernel.plan.forward(
             _at(seen),
-            _at(y),
+            _at(y),  # as it lies in memory, which is as the kernel sees it
             self.table,
             None if weight is None else _at(weight),
             None if bias is None else _at(bias),
@@ -168,13 +169,13 @@ class _Call:
             self.padding == "keep",
             fixed is not None,
         )
-        return y.movedim(-1, 1) if self.permuted else y
+        return y
 
     def backward(
         self, x: Tensor, dy: Tensor, weight: Tensor | None, bias: Tensor | None, needed: tuple[bool, ...]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         kernel, seen, dy = self.kernel, self.seen(x), self.seen(dy)
-        dx = torch.empty_like(seen) if needed[0] else None
+        dx = self.like(x) if needed[0] else None
         dweight = None if weight is None or not needed[1] else torch.empty_like(weight)
         dbias = None if bias is None or not needed[2] else torch.empty_like(bias)
         kernel.plan.backward(
@@ -191,7 +192,7 @@ class _Call:
             False,
             self.fixed is not None,
         )
-        return dx.movedim(-1, 1) if dx is not None and self.permuted else dx, dweight, dbias
+        return dx, dweight, dbias
 
 
 def fixed_table(fixed: Fixed, norm: Norm) -> NDArray[Any]:
@@ -220,6 +221,8 @@ class _Kernels(torch.autograd.Function):
         x, weight, bias = ctx.saved_tensors
         call: _Call = ctx.call
         if not torch.is_grad_enabled():
+            if torch._C._functorch.is_legacy_batchedtensor(dy) or not _plain(dy):  # many at once
+                return (*composed.gradients(dy, x, call.real(x), weight, bias, call.fixed, call.padding), None)
             dy = dy if dy.dtype is x.dtype else dy.to(x.dtype)
             return (*call.backward(x, dy, weight, bias, ctx.needs_input_grad), None)
         y, _ = composed.normalize(x, call.real(x), weight, bias, call.fixed, call.padding)
@@ -239,7 +242,7 @@ def _kernel_call(
     last: Norm | None,
 ) -> _Call | None:
     """The call of a kernel; None where there is none for it."""
-    if engine.compiled() is None or not _plain(x) or x.dtype not in FORMATS:
+    if engine.compiled() is None or not _plain(x) or x.dtype not in FORMATS or not x.numel():
         return None
     permuted = False
     shape, seen = x.shape, norm
@@ -248,6 +251,7 @@ def _kernel_call(
     kernels = engine.kernels
     assert kernels is not None
     if told:
+        told = {name: value.clone() for name, value in told.items()}  # who changes them later does not change gradients
         selection = described(norm, x, told)
         kernel = kernels.find(selection, FORMATS[x.dtype])
         ragged = kernels.EVERYTHING if kernel is None else kernel.ragged(selection)

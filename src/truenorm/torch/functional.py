@@ -11,6 +11,7 @@ they compute what torch computes: on the CPU with the compiled kernels, elsewher
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, ParamSpec, TypeVar, get_args
@@ -332,6 +333,7 @@ def _channels(form: Opened) -> int:
 
 def _usual(form: Opened, channels: int, eps: float, *parameters: Tensor | None) -> bool:
     """Whether the arguments fit each other. Where they do not and nothing is told, torch knows what to say."""
+    _check_eps(form, eps)
     fits = form.x.is_floating_point() and channels >= 0 and eps >= 0
     for one in parameters:
         fits = fits and (one is None or one.shape == (channels,))
@@ -340,9 +342,15 @@ def _usual(form: Opened, channels: int, eps: float, *parameters: Tensor | None) 
 
 def _usual_last(form: Opened, shape: tuple[int, ...], eps: float | None, *parameters: Tensor | None) -> bool:
     x = form.x
+    _check_eps(form, eps)
     fits = x.is_floating_point() and len(shape) > 0 and (eps is None or eps >= 0)
     fits = fits and x.dim() >= len(shape) and tuple(x.shape[x.dim() - len(shape) :]) == shape
     return fits and all(one is None or tuple(one.shape) == shape for one in parameters)
+
+
+def _check_eps(form: Opened, eps: float | None) -> None:
+    if (form.told or form.packed) and eps is not None and not 0 <= eps < math.inf:
+        raise ValueError(f"eps: finite and >= 0, got {eps}.")
 
 
 def _single(form: Opened, table: Tensor | NDArray[Any]) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class _Padded:
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name in ("eps", "num_groups", "normalized_shape"):
+        if name in ("eps", "num_groups", "normalized_shape", "norm"):
             try:
                 self.__dict__["_norms"] = self._make_norms()
             except (AttributeError, ValueError):  # not all of them are there yet, or torch will refuse them
@@ -309,7 +310,8 @@ class Normalize(_Tracked, nn.Module):
         functional._check_choices(padding)
         super().__init__()
         size = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.norm, self.shape, self.eps, self.affine = norm, size, norm.eps, affine
+        self.shape, self.affine = size, affine
+        self.eps, self.norm = norm.eps, norm
         self.momentum, self.track_running_stats, self.padding = momentum, track_running_stats, padding
         self.weight = nn.Parameter(torch.ones(size, device=device, dtype=dtype)) if affine else None
         self.bias = nn.Parameter(torch.zeros(size, device=device, dtype=dtype)) if affine and bias else None
@@ -326,7 +328,7 @@ class Normalize(_Tracked, nn.Module):
         self.register_buffer("num_batches_tracked", counter)
 
     def _make_norms(self) -> Any:
-        return text_of(self.norm)
+        return text_of(replace(self.norm, eps=self.eps))
 
     def extra_repr(self) -> str:
         return f"{self.norm!r}, {self.shape}, affine={self.affine}, track_running_stats={self.track_running_stats}"

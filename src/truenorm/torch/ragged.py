@@ -7,6 +7,7 @@ messages of `truenorm.selection`; `real` turns them into tensors on x's device, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -168,7 +169,7 @@ def real(norm: Norm, x: Tensor, told: dict[str, Tensor]) -> Real:
         valid = by_rank(view, valid.to(torch.bool), "valid")
     elif (lengths := told.get("lengths")) is not None:
         sizes = {name: [axis.size if axis.name == name else 1 for axis in view.axes] for name in ("b", "t")}
-        steps = torch.arange(max(sizes["t"]), device=x.device).reshape(sizes["t"])
+        steps = torch.arange(math.prod(sizes["t"]), device=x.device).reshape(sizes["t"])
         valid = steps < lengths.reshape(sizes["b"])
     times = told.get("sample_weight")
     if times is not None:

@@ -59,7 +59,7 @@ def _plain(buffer: Tensor) -> bool:
 
 @torch.no_grad()
 def _update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None) -> int:
-    count, batch_mean, m2 = table.unbind(-1)
+    count, batch_mean, m2 = (one.reshape(mean.shape) for one in table.unbind(-1))
     finite = ((torch.isfinite(batch_mean) & torch.isfinite(m2)) | (count == 0)).all()
     seen = (count > DDOF) & finite
     batch_var = m2 / (count - DDOF).clamp(min=1e-30)
