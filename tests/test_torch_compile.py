@@ -146,6 +146,16 @@ def test_a_second_derivative_of_a_compiled_graph_is_refused() -> None:
         dx.sum().backward()
 
 
+def test_forward_mode_of_a_graph_is_refused_and_not_0() -> None:
+    layer, x, v = tnt.LayerNorm(4).requires_grad_(False), draw(3, 4), draw(3, 4, seed=1)
+    program = torch.export.export(layer, (x,)).module()
+    with pytest.raises(RuntimeError, match="got forward mode"):
+        torch.func.jvp(program, (x,), (v,))
+    compiled = torch.compile(lambda a, b: torch.func.jvp(layer, (a,), (b,))[1], backend="aot_eager")
+    with pytest.raises(Exception, match="got forward mode"):
+        compiled(x, v)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_keeps_statistics_in_float32(dtype: Any) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), tnt.BatchNorm1d(8))

@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from truenorm.spec import Norm, norm_from_text
 from truenorm.torch.composed import Fixed
@@ -25,6 +26,15 @@ def _eager() -> Any:
     from truenorm.torch import function  # which imports this module
 
     return function
+
+
+def _refuse_forward_mode() -> None:
+    """torch's library passes over the tangents of an operator without a word, and the derivative would be 0."""
+    if forward_ad._current_level >= 0:
+        raise RuntimeError(
+            "truenorm::normalize: reverse-mode derivatives in a compiled or exported graph, got forward mode. "
+            "Call the layer in eager mode."
+        )
 
 
 def _told(pieces: Pieces) -> dict[str, Tensor]:
@@ -46,6 +56,7 @@ def normalize(
     norm: str,
     padding: str,
 ) -> tuple[Tensor, Tensor]:
+    _refuse_forward_mode()
     told = _told((valid, lengths, offsets, sample_weight))
     fixed = None if mean is None or var is None else Fixed(mean, var)
     y, table = _eager().compute(x, norm_from_text(norm), weight, bias, told, fixed, padding)
@@ -68,6 +79,7 @@ def _(
     norm: str,
     padding: str,
 ) -> tuple[Tensor, Tensor]:
+    _refuse_forward_mode()
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     shape = (0,) if mean is not None else (*_statistics(norm_from_text(norm), x, offsets), 3)
     return y, torch.empty(shape, dtype=_table_dtype(x), device=x.device)
