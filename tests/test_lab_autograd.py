@@ -15,7 +15,6 @@ from truenorm.lab.attention import SelfAttention
 from truenorm.lab.layers import (
     GELU,
     Embedding,
-    Flatten,
     Layer,
     Linear,
     MeanOverPositions,
@@ -53,11 +52,10 @@ def twin(layer: Layer, own: dict[str, Any], x: Any, lengths: Array | None) -> An
     """The same layer in torch."""
     match layer:
         case Embedding():
-            return functional.embedding(x, own["table"])
+            y = functional.embedding(x, own["table"])
+            return y.flatten(1) if layer.flat else y
         case Positions():
             return x + own["table"][: x.shape[1]]
-        case Flatten():
-            return x.flatten(1)
         case Linear():
             return functional.linear(x, own["weight"].T, own["bias"])
         case Tanh():
@@ -151,7 +149,7 @@ LAYERS: dict[str, Callable[[], tuple[Layer, Array]]] = {
     "relu": lambda: (ReLU(), draw(4, 7)),
     "sigmoid": lambda: (Sigmoid(), draw(4, 7)),
     "gelu": lambda: (GELU(), draw(4, 7)),
-    "flatten": lambda: (Flatten(), draw(4, 3, 2)),
+    "embedding, flat": lambda: (Embedding(draw(5, 3), flat=True), np.array([[0, 3, 3], [2, 0, 3]])),
 }
 
 

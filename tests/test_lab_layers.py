@@ -13,7 +13,6 @@ from truenorm.lab.layers import (
     GELU,
     Dropout,
     Embedding,
-    Flatten,
     Layer,
     Linear,
     MeanOverPositions,
@@ -85,6 +84,14 @@ def test_rows_that_are_used_twice_get_both_gradients() -> None:
     np.testing.assert_array_equal(layer.gradients["table"], np.array([[2, 0, 1, 3, 0]] * 2).T)
 
 
+def test_rows_side_by_side() -> None:
+    check(Embedding(draw(5, 2), flat=True), np.array([[0, 3, 3], [2, 0, 3]]), inputs=False)
+    layer = Embedding(draw(5, 2))
+    layer.forward(np.array([[0, 3, 3], [2, 0, 3]]), Pass())
+    with pytest.raises(ValueError, match=r"Embedding: dy of 2 numbers for each of x \(2, 3\), got \(2, 3\)"):
+        layer.backward(np.ones((2, 3)))
+
+
 def test_positions() -> None:
     check(Positions(draw(5, 3)), draw(4, 5, 3))
     check(Positions(draw(7, 3)), draw(4, 5, 3))
@@ -132,8 +139,7 @@ def test_dropout_keeps_the_mean_and_its_gradient_is_its_mask() -> None:
     np.testing.assert_array_equal(layer.backward(x), x)
 
 
-def test_flatten_and_mean_over_positions() -> None:
-    check(Flatten(), draw(3, 2, 4))
+def test_mean_over_positions() -> None:
     check(MeanOverPositions(), draw(4, 5, 3), Pass(lengths=LENGTHS))
     x = draw(4, 5, 3)
     found = MeanOverPositions().forward(x, Pass(lengths=LENGTHS))

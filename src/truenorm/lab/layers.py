@@ -55,27 +55,32 @@ class Layer(ABC):
 
 
 class Embedding(Layer):
-    """y = table[x]: one row for each number; a row that is used twice gets both gradients."""
+    """y = table[x]: one row for each number; a row that is used twice gets both gradients.
 
-    def __init__(self, table: Array) -> None:
+    flat   (batch, positions) -> (batch, positions · features): the rows of a sample side by side
+    """
+
+    def __init__(self, table: Array, *, flat: bool = False) -> None:
         super().__init__(table=table)
+        self.flat = flat
 
     def forward(self, x: Array, how: Pass) -> Array:
         self.x = x
-        return self.parameters["table"].take(x, 0)
+        y: Array = self.parameters["table"].take(x, 0)
+        return y.reshape(len(x), -1) if self.flat else y
 
     def backward(self, dy: Array) -> Array:
-        gradient = self.gradients["table"]
-        if dy.shape != (*self.x.shape, gradient.shape[1]):
-            raise ValueError(f"Embedding: dy of the shape {(*self.x.shape, gradient.shape[1])}, got {dy.shape}.")
-        if self.x.size and dy.dtype is gradient.dtype and (native := compiled()) is not None:
-            native.add_rows(np.ascontiguousarray(self.x, np.int64), np.ascontiguousarray(dy), gradient)
-            return np.zeros(self.x.shape, gradient.dtype)
+        gradient, x = self.gradients["table"], self.x
         width = gradient.shape[1]
-        places = self.x.reshape(-1, 1) * width + np.arange(width)  # where each number of dy goes in the flat table
+        if dy.size != x.size * width or len(dy) != len(x):
+            raise ValueError(f"Embedding: dy of {width} numbers for each of x {x.shape}, got {dy.shape}.")
+        if x.size and dy.dtype is gradient.dtype and (native := compiled()) is not None:
+            native.add_rows(np.ascontiguousarray(x, np.int64), np.ascontiguousarray(dy), gradient)
+            return np.zeros(x.shape, gradient.dtype)
+        places = x.reshape(-1, 1) * width + np.arange(width)  # where each number of dy goes in the flat table
         sums = np.bincount(places.reshape(-1), dy.reshape(-1), gradient.size)  # adds up what goes to the same place
         gradient[...] = sums.reshape(gradient.shape)
-        return np.zeros(self.x.shape, gradient.dtype)  # numbers of rows have no gradient
+        return np.zeros(x.shape, gradient.dtype)  # numbers of rows have no gradient
 
 
 class Positions(Layer):
@@ -216,17 +221,6 @@ class Dropout(Layer):
 
     def backward(self, dy: Array) -> Array:
         return dy if self.kept is None else dy * self.kept
-
-
-class Flatten(Layer):
-    """(batch, positions, features) -> (batch, positions · features)."""
-
-    def forward(self, x: Array, how: Pass) -> Array:
-        self.shape = x.shape
-        return x.reshape(len(x), -1)
-
-    def backward(self, dy: Array) -> Array:
-        return dy.reshape(self.shape)
 
 
 class MeanOverPositions(Layer):

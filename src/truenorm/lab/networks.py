@@ -1,6 +1,6 @@
 """The three networks, as lists of named layers.
 
-    character_mlp         the next character after a block of them        embed, flatten, (linear, norm, act)*, output
+    character_mlp         the next character after a block of them        embed, (linear, norm, act)*, output
     sequence_classifier   the class of a padded sequence                  embed, positions, attention, linear, norm,
                                                                           act, mean, output
     table_network         a class or a number for each row of a table     (linear, norm, act)*, output
@@ -25,7 +25,6 @@ from truenorm.lab.layers import (
     GELU,
     Dropout,
     Embedding,
-    Flatten,
     Layer,
     Linear,
     MeanOverPositions,
@@ -150,8 +149,7 @@ def character_mlp(
 ) -> Network:
     """Which character follows a block of them: an embedding, hidden layers with a norm, logits."""
     layers: dict[str, Layer] = {
-        "embed": Embedding(_normal(rng, (alphabet, embedding), 1.0, body.dtype)),
-        "flatten": Flatten(),
+        "embed": Embedding(_normal(rng, (alphabet, embedding), 1.0, body.dtype), flat=True),
     }
     return Network(layers | _hidden(body, rng, block * embedding) | _output(body, rng, body.hidden, alphabet))
 

@@ -23,7 +23,7 @@ def notes_gradients(network: Network, x: Array, targets: Array) -> dict[str, Arr
     network   a `character_mlp` of depth 1 with batch norm before its activation, in training
     """
     norm = network.layers.get("norm1")
-    if not isinstance(norm, Normalize) or list(network.layers)[2:5] != ["linear1", "norm1", "act1"]:
+    if not isinstance(norm, Normalize) or list(network.layers)[1:4] != ["linear1", "norm1", "act1"]:
         raise ValueError(
             f"notes_gradients: a network with one norm, before its activation, got {', '.join(network.layers)}."
         )
@@ -45,6 +45,6 @@ def notes_gradients(network: Network, x: Array, targets: Array) -> dict[str, Arr
         "H0": flows["linear1"],
         "W1": gradients["linear1.weight"],
         "b1": gradients["linear1.bias"],
-        "E": flows["flatten"],
+        "E": flows["embed"],
         "C": gradients["embed.table"],
     }
