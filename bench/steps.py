@@ -2,10 +2,10 @@
 
     python -m bench.steps [--write docs/lab.md]
 
-The notes' network (27 characters, block 3, embedding 2, 100 hidden, batch 32, batch norm, SGD) in float32, one thread.
+The default network (27 characters, block 3, embedding 2, 100 hidden, batch 32, batch norm, SGD), float32, one thread.
 All take the same batches from the same weights, and their losses must agree step by step before anyone is timed. A
-turn lasts a tenth of a second, as training is a steady state. Then the lab alone: how the time grows with batch and
-width, and whether memory grows with steps.
+turn lasts a tenth of a second, without pauses: training is a steady state, and no threads spin. Then the lab alone: how
+the time grows with batch and width, and whether memory grows with steps.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def comparison(seconds: float) -> str:
             continue
         check(name, losses, [peer() for _ in range(AGREE)])
         calls[name] = peer
-    rounds = interleave(calls, seconds=seconds, patience=seconds, turn=0.1)
+    rounds = interleave(calls, seconds=seconds, patience=seconds, turn=0.1, pause=0.0)
     for name in calls:
         times = rounds.seconds(name)
         found = ratio(times, rounds.seconds("truenorm"))
