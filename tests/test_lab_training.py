@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from truenorm.cli import commands
 from truenorm.lab import checkpoint, data, run, table
 from truenorm.lab.config import Config, suited
-from truenorm.lab.data import Alphabet
+from truenorm.lab.data import Alphabet, Batches, Examples
 from truenorm.lab.sampling import generate, reestimate
 from truenorm.lab.training import Trainer, prepare
 
@@ -80,6 +80,20 @@ def test_a_run_that_is_stopped_again_and_again_ends_as_one_that_is_not(
         except run.Stopped:
             pass
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_batches_come_from_the_step_alone_and_are_new_in_every_part_of_a_run() -> None:
+    x = np.arange(20_000)[:, None]
+    batches, again = (Batches(Examples(x, x[:, 0]), 32, seed=5) for _ in range(2))
+    steps = [0, 1, batches.steps - 1, batches.steps, 3 * batches.steps + 7]
+    found = {step: batches[step].x.copy() for step in steps}
+    for step in reversed(steps):
+        np.testing.assert_array_equal(again[step].x, found[step])
+        np.testing.assert_array_equal(again[step].x[:, 0], again[step].targets)
+    assert len({value.tobytes() for value in found.values()}) == len(steps)
+    assert not np.array_equal(Batches(Examples(x, x[:, 0]), 32, seed=6)[0].x, found[0])
+    seen = np.unique(np.concatenate([batches[step].x for step in range(40 * batches.steps)]))
+    assert len(seen) > 0.99 * len(x)
 
 
 def test_a_run_that_is_killed_at_any_moment_ends_as_one_that_is_not(words: Path, tmp_path: Path) -> None:

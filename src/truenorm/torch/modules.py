@@ -37,9 +37,7 @@ class _Padded:
 
     padding: Padding
     _norms: Any
-
-    def _make_norms(self) -> Any:
-        raise NotImplementedError
+    _make_norms: Callable[[], Any]  # each layer has its own
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
