@@ -27,8 +27,9 @@ ALLOWED = {
     "examples": {"engine", "spec"},
     "display": set(),
     "lab": {"engine", "explanation", "inputs", "moments", "running", "spec"},
+    "page": set(),
     "torch": {"engine", "inputs", "selection", "spec", "view"},
-    "cli": {"display", "examples", "explanation", "engine", "lab", "spec", ""},
+    "cli": {"display", "examples", "explanation", "engine", "lab", "page", "spec", ""},
     "__main__": {"cli"},
     "__init__": {"engine", "explanation", "moments", "running", "spec"},
 }

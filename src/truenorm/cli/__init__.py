@@ -17,6 +17,7 @@ import click
 COMMANDS = {
     "demo": "A guided tour of what truenorm does, in under a minute.",
     "explain": "Every number of a normalization, forward and backward.",
+    "page": "An interactive page, in one file that works offline.",
     "train": "Train a small network with hand-written backpropagation.",
     "sample": "New words from a run of `train`.",
     "env": "Versions, engine, threads, and what is missing.",

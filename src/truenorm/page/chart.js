@@ -1,0 +1,163 @@
+/*
+A line chart that is read without colour and without a mouse.
+
+    const chart = lineChart({ title: "Loss", xLabel: "step", yLabel: "nats", onscrub: (x) => ... });
+    root.append(chart.element);
+    chart.update({ series: [{ name: "batch norm", points: [[0, 3.3], [100, 2.4]] }], at: 100, logarithmic: false });
+
+Each series has a dash and a marker of its own, by its place in the list. A native slider below the chart, or a mouse on
+it, moves a cursor over the x values; the legend shows every series' value there. What is not finite leaves a gap.
+It draws itself anew when its width changes, so that text keeps its size on a phone.
+*/
+import { uniqueId } from "./controls.js";
+import { formatNumber, html, svg } from "./drawing.js";
+
+const DASHES = ["none", "7 4", "2 3", "10 3 2 3", "4 2", "1 4"];
+const MARKERS = ["circle", "square", "triangle", "diamond", "cross", "bar"];
+const MARGIN = { left: 56, right: 14, top: 12, bottom: 40 };
+const MOST_MARKERS = 9;
+
+export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null }) {
+    const id = uniqueId();
+    const box = html("div", { class: "canvas" });
+    const range = html("input", { type: "range", id, min: 0, step: 1, oninput: () => move(range.valueAsNumber) });
+    const value = html("output", { for: id });
+    const legend = html("ul", { class: "legend" });
+    const element = html(
+        "figure", { class: "chart" }, html("figcaption", {}, title), box,
+        html("div", { class: "slider" }, html("label", { for: id }, xLabel), range, value), legend,
+    );
+    let data = { series: [], at: null, logarithmic: false };
+    let places = [];
+
+    function update(news) {
+        data = { ...data, ...news };
+        places = [...new Set(data.series.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b);
+        range.max = Math.max(places.length - 1, 0);
+        draw();
+    }
+
+    function move(place) {
+        data.at = places[place];
+        draw();
+        onscrub?.(data.at);
+    }
+
+    function draw() {
+        const at = nearest(places, data.at ?? places.at(-1));
+        range.value = Math.max(places.indexOf(at), 0);
+        value.textContent = at === undefined ? "" : formatNumber(at);
+        range.setAttribute("aria-valuetext", `${xLabel} ${value.textContent}`);
+        const words = data.series.map(({ name, points }) => `${name} ${shownAt(points, at)}`);
+        const label = `${title}. ${yLabel} against ${xLabel}; at ${value.textContent}: ${words.join(", ")}.`;
+        box.replaceChildren(plot(data, places, at, { label, yLabel, height, width: box.clientWidth || 600 }));
+        legend.replaceChildren(...data.series.map(({ name, points }, i) =>
+            html("li", {}, sample(i), html("span", {}, name), html("b", {}, shownAt(points, at)))));
+    }
+
+    const point = (event) => {
+        if (event.buttons !== 1 || !places.length) return;
+        const left = box.getBoundingClientRect().left + MARGIN.left;
+        const inside = (event.clientX - left) / (box.clientWidth - MARGIN.left - MARGIN.right);
+        const place = places.indexOf(nearest(places, places[0] + inside * (places.at(-1) - places[0])));
+        if (places[place] !== data.at) move(place);
+    };
+    box.addEventListener("pointerdown", point);
+    box.addEventListener("pointermove", point);
+    new ResizeObserver(() => draw()).observe(box);
+    return { element, update };
+}
+
+/** About so many round numbers between these, both ends covered as far as they are round. */
+export function ticks(low, high, about = 5) {
+    if (!(high > low)) return [low];
+    const raw = (high - low) / about;
+    const power = 10 ** Math.floor(Math.log10(raw));
+    const step = power * [1, 2, 5, 10].find((one) => one * power >= raw);
+    const first = Math.ceil(low / step);
+    const count = Math.floor(high / step + 1e-9) - first + 1;
+    return Array.from({ length: count }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+}
+
+function plot({ series, logarithmic }, places, at, { label, yLabel, height, width }) {
+    const up = logarithmic ? (y) => (y > 0 ? Math.log10(y) : NaN) : (y) => y;
+    const ys = series.flatMap(({ points }) => points.map(([, y]) => up(y))).filter(Number.isFinite);
+    const [low, high] = widened(Math.min(...ys, Infinity), Math.max(...ys, -Infinity));
+    const [first, last] = [places[0] ?? 0, places.at(-1) ?? 1];
+    const across = (x) => MARGIN.left + ((x - first) / (last - first || 1)) * (width - MARGIN.left - MARGIN.right);
+    const down = (y) => height - MARGIN.bottom - ((up(y) - low) / (high - low)) * (height - MARGIN.top - MARGIN.bottom);
+    const levels = logarithmic ? powersBetween(low, high) : ticks(low, high);
+    const bottom = height - MARGIN.bottom;
+    return svg(
+        "svg", { role: "img", "aria-label": label, width, height, viewBox: `0 0 ${width} ${height}` },
+        levels.map((y) => [
+            svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: down(y), y2: down(y) }),
+            svg("text", { class: "tick", x: MARGIN.left - 8, y: down(y) + 4, "text-anchor": "end" }, formatNumber(y)),
+        ]),
+        ticks(first, last, Math.max(2, Math.floor(width / 110))).map((x) =>
+            svg("text", { class: "tick", x: across(x), y: bottom + 18, "text-anchor": "middle" }, formatNumber(x))),
+        svg("line", { class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }),
+        svg("text", { class: "tick", x: MARGIN.left, y: height - 6 }, `↑ ${yLabel}`),
+        at === undefined ? null
+            : svg("line", { class: "cursor", x1: across(at), x2: across(at), y1: MARGIN.top, y2: bottom }),
+        series.map(({ points }, i) => line(points.map(([x, y]) => [across(x), down(y)]), i)),
+    );
+}
+
+/** One series: the line, broken where there is no value, and a few markers. */
+function line(points, i) {
+    let path = "";
+    points.forEach(([x, y], place) => {
+        if (!Number.isFinite(y)) return;
+        const goesOn = place > 0 && Number.isFinite(points[place - 1][1]);
+        path += `${goesOn ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    });
+    const every = Math.max(1, Math.ceil(points.length / MOST_MARKERS));
+    const shown = points.filter(([, y], place) => place % every === 0 && Number.isFinite(y));
+    return svg(
+        "g", { class: `series series-${i % MARKERS.length}` },
+        svg("path", { d: path, fill: "none", "stroke-dasharray": DASHES[i % DASHES.length] }),
+        shown.map(([x, y]) => marker(x, y, i)),
+    );
+}
+
+function marker(x, y, i) {
+    const shapes = {
+        circle: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", square: "M-3.5 -3.5h7v7h-7z", triangle: "M0 -4.5L4.5 3.5h-9z",
+        diamond: "M0 -5L5 0L0 5L-5 0z", cross: "M-4 -4L4 4M4 -4L-4 4", bar: "M0 -5V5",
+    };
+    return svg("path", { class: "marker", d: shapes[MARKERS[i % MARKERS.length]], transform: `translate(${x} ${y})` });
+}
+
+/** How a series looks, for the legend. */
+function sample(i) {
+    return svg(
+        "svg", { class: "sample", width: 44, height: 14, viewBox: "0 0 44 14", "aria-hidden": "true" },
+        svg(
+            "g", { class: `series series-${i % MARKERS.length}` },
+            svg("path", { d: "M2 7H42", fill: "none", "stroke-dasharray": DASHES[i % DASHES.length] }),
+            marker(22, 7, i),
+        ),
+    );
+}
+
+function shownAt(points, at) {
+    const point = points.find(([x]) => x === at);
+    return point === undefined || !Number.isFinite(point[1]) ? "–" : formatNumber(point[1]);
+}
+
+function nearest(places, x) {
+    return places.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best), places[0]);
+}
+
+function widened(low, high) {
+    if (!(low <= high)) return [0, 1];
+    const room = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
+    return [low - room, high + room];
+}
+
+function powersBetween(low, high) {
+    const powers = [];
+    for (let power = Math.ceil(low); power <= high; power++) powers.push(10 ** power);
+    return powers.length >= 2 ? powers : ticks(10 ** low, 10 ** high).filter((y) => y > 0);
+}

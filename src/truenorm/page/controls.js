@@ -1,0 +1,59 @@
+/*
+Controls that are bound to the state: what a person changes is set at once, and what changes elsewhere is shown.
+
+    chooser(state, "norm", "Norm", { batch: "Batch", layer: "Layer" })          // radio buttons
+    slider(state, "sentences.padding", "Padding", { least: 0, most: 100 })       // a range with its number
+    checkbox(state, "backwards.check", "Compare with finite differences")
+
+Each returns an element with a label; give the element to html(...). Values are those of the field: words or numbers.
+*/
+import { formatNumber, html } from "./drawing.js";
+
+let lastNumber = 0;
+
+/** An id that nothing else on the page has. */
+export function uniqueId() {
+    lastNumber += 1;
+    return `id${lastNumber}`;
+}
+
+/** One of several, all in sight; `options` maps values to labels. */
+export function chooser(state, name, label, options) {
+    const group = uniqueId();
+    const read = typeof state.get(name) === "number" ? Number : String;
+    const radios = Object.entries(options).map(([key, text]) => {
+        const radio = html("input", {
+            type: "radio", name: group, value: key, onchange: () => state.set({ [name]: read(key) }),
+        });
+        return html("label", {}, radio, html("span", {}, text));
+    });
+    const element = html("fieldset", { class: "chooser" }, html("legend", {}, label), html("div", {}, radios));
+    state.watch([name], () => {
+        const chosen = String(state.get(name));
+        for (const radio of element.querySelectorAll("input")) radio.checked = radio.value === chosen;
+    });
+    return element;
+}
+
+/** A range; `show` turns its value into the words beside it. */
+export function slider(state, name, label, { least, most, step = 1, show = formatNumber }) {
+    const id = uniqueId();
+    const range = html("input", {
+        type: "range", id, min: least, max: most, step, oninput: () => state.set({ [name]: range.valueAsNumber }),
+    });
+    const value = html("output", { for: id });
+    state.watch([name], () => {
+        const now = state.get(name);
+        if (range.valueAsNumber !== now) range.value = now;
+        value.textContent = show(now);
+        range.setAttribute("aria-valuetext", show(now));
+    });
+    return html("div", { class: "slider" }, html("label", { for: id }, label), range, value);
+}
+
+/** Yes or no. */
+export function checkbox(state, name, label) {
+    const box = html("input", { type: "checkbox", onchange: () => state.set({ [name]: box.checked }) });
+    state.watch([name], () => (box.checked = state.get(name)));
+    return html("label", { class: "checkbox" }, box, html("span", {}, label));
+}

@@ -1,0 +1,97 @@
+/*
+Where the page begins: the state is read from the address, the four parts are mounted into their panels, and the tabs
+and the theme are connected.
+
+A part is one file with `export function mountName(root, state)`. `root` is its empty panel. It defines its fields, puts
+its elements into root, and draws in `state.watch`; see state.js for when that runs. It never reaches outside of root.
+*/
+import { mountBackwards } from "./backwards.js";
+import { html } from "./drawing.js";
+import { explain } from "./explanation.js";
+import { backward, backwardSums, describe, forward, measure, merge, partition } from "./maths.js";
+import { defineProblem } from "./problem.js";
+import { mountSentences } from "./sentences.js";
+import { choice, createState } from "./state.js";
+import { mountTable } from "./table.js";
+import { mountTraining } from "./training.js";
+
+const PARTS = { table: mountTable, backwards: mountBackwards, sentences: mountSentences, training: mountTraining };
+const THEMES = ["auto", "light", "dark"];
+
+function start() {
+    const state = createState({
+        hash: location.hash,
+        write: (fragment) => history.replaceState(null, "", location.href.split("#")[0] + fragment),
+    });
+    state.field("part", choice(...Object.keys(PARTS)), "table");
+    state.field("theme", choice(...THEMES), "auto");
+    defineProblem(state);
+    for (const [name, mount] of Object.entries(PARTS)) mountSafely(name, mount, state.part(name));
+    connectTabs(state);
+    connectTheme(state);
+
+    const complain = () => {
+        const notice = document.getElementById("notice");
+        notice.textContent = state.complaints();
+        notice.hidden = notice.textContent === "";
+    };
+    complain();
+    addEventListener("hashchange", () => {
+        state.apply(location.hash);
+        complain();
+    });
+    addEventListener("pagehide", () => state.flush());
+
+    // For the curious: the maths, in the browser's console.
+    globalThis.truenorm = { describe, partition, measure, merge, forward, backwardSums, backward, explain };
+}
+
+/** A part that fails says so in its panel; the others still work. */
+function mountSafely(name, mount, state) {
+    const panel = document.getElementById(`panel-${name}`);
+    try {
+        mount(panel, state);
+    } catch (error) {
+        panel.replaceChildren(html("p", { class: "problem" }, `This part of the page failed: ${error.message}`));
+        reportError(error);
+    }
+}
+
+/** Tabs as in every desktop program: arrow keys, Home and End move, and what is moved to is shown. */
+function connectTabs(state) {
+    const names = Object.keys(PARTS);
+    const tabs = names.map((name) => document.getElementById(`tab-${name}`));
+    tabs.forEach((tab, place) => {
+        tab.addEventListener("click", () => state.set({ part: names[place] }));
+        tab.addEventListener("keydown", (event) => {
+            const { length } = names;
+            const goals = {
+                ArrowRight: (place + 1) % length, ArrowLeft: (place - 1 + length) % length, Home: 0, End: length - 1,
+            };
+            const goal = goals[event.key];
+            if (goal === undefined) return;
+            event.preventDefault();
+            state.set({ part: names[goal] });
+            tabs[goal].focus();
+        });
+    });
+    state.watch(["part"], () => {
+        names.forEach((name, place) => {
+            const shown = name === state.get("part");
+            tabs[place].setAttribute("aria-selected", shown);
+            tabs[place].tabIndex = shown ? 0 : -1;
+            document.getElementById(`panel-${name}`).hidden = !shown;
+        });
+    });
+}
+
+function connectTheme(state) {
+    const select = document.getElementById("theme");
+    select.addEventListener("change", () => state.set({ theme: select.value }));
+    state.watch(["theme"], () => {
+        select.value = state.get("theme");
+        document.documentElement.dataset.theme = state.get("theme");
+    });
+}
+
+start();

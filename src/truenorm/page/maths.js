@@ -1,0 +1,206 @@
+/*
+Normalization, forward and backward: the twin of spec.py, moments.py and reference.py, in the same words.
+
+    y = (x - mean) / sqrt(var + eps) * weight + bias
+
+x is a table: an array of rows, a row is an array of numbers, one column for each channel. Rows that follow each other
+may belong to one sample: `offsets` [0, 3, 5] says that rows 0 to 2 are the first sample and rows 3 and 4 the second.
+Two padded sentences are such a table too, with `valid` false at the padding. One mechanism makes all normalizations:
+`partition` says for each cell which statistic it belongs to, and nothing below it knows one norm from another.
+
+    const norm = describe("batch", { eps: 1e-5, ddof: 0, eps_at: "var" });
+    const out = forward(x, norm, { weight, bias, valid, offsets });   // out.y, out.xhat, out.moments, out.var, out.rstd
+    const { dx, dweight, dbias } = backward(dy, out);
+
+Conventions: what there is one of for each statistic (count, mean, m2, var, rstd) is a flat array, indexed by
+`out.partition.index[row][column]`. `valid` is booleans: one a row, or rows of one a cell; rank decides. Cells that are
+not valid are never read into arithmetic: NaN there changes nothing; y, xhat and dx are 0 there.
+*/
+
+/** What a normalization is: axes b (samples), t (rows of a sample), c (columns); brackets mark those averaged over. */
+export const NORMS = {
+    batch: { title: "Batch", pattern: "[b t] c", center: true, each: "column" },
+    layer: { title: "Layer", pattern: "b t [c]", center: true, each: "row" },
+    instance: { title: "Instance", pattern: "b [t] c", center: true, each: "sample and column" },
+    group: { title: "Group", pattern: "b [t] (g [c])", center: true, each: "sample and group of columns" },
+    rms: { title: "RMS", pattern: "b t [c]", center: false, each: "row" },
+};
+
+/** A normalization with its conventions; `groups` matters to group norm alone. RMS has ddof 0: it estimates no mean. */
+export function describe(name, { eps = 1e-5, ddof = 0, eps_at = "var", groups = 1 } = {}) {
+    const { pattern, center } = NORMS[name];
+    return { name, pattern, center, eps, ddof: center ? ddof : 0, eps_at, groups };
+}
+
+/**
+ * Which cells share a statistic: a normalization is a set of axes.
+ * Returns { size, index }: how many statistics there are, and for each cell which one is its own.
+ */
+export function partition(norm, rows, columns, offsets = [0, rows]) {
+    const width = columns / norm.groups;
+    const rules = {
+        batch: { size: columns, of: (sample, row, column) => column },
+        layer: { size: rows, of: (sample, row) => row },
+        rms: { size: rows, of: (sample, row) => row },
+        instance: { size: (offsets.length - 1) * columns, of: (sample, row, column) => sample * columns + column },
+        group: {
+            size: (offsets.length - 1) * norm.groups,
+            of: (sample, row, column) => sample * norm.groups + Math.floor(column / width),
+        },
+    };
+    if (norm.name === "group" && !Number.isInteger(width)) {
+        throw new RangeError(`group: columns that ${norm.groups} groups share equally, got ${columns}.`);
+    }
+    const { size, of } = rules[norm.name];
+    const index = [];
+    for (let row = 0, sample = 0; row < rows; row++) {
+        while (row >= offsets[sample + 1]) sample++;
+        index.push(Array.from({ length: columns }, (_, column) => of(sample, row, column)));
+    }
+    return { size, index };
+}
+
+/** Moments { count, mean, m2 } of the real cells, for each statistic. Nothing valid: 0, 0 and 0. */
+export function measure(x, norm, { valid, offsets } = {}) {
+    const { size, index } = partition(norm, x.length, columnsOf(x), offsets);
+    const real = validCells(x, valid);
+    const cells = [];
+    x.forEach((row, i) => row.forEach((value, j) => real[i][j] && cells.push([value, 1, index[i][j]])));
+    return weigh(cells, size, norm.center);
+}
+
+/** The moments of all parts together, whatever the partition and the order; empty parts change no bit. */
+export function merge(...parts) {
+    const size = parts[0].count.length;
+    const means = parts.flatMap((part) => part.mean.map((mean, s) => [mean, part.count[s], s]));
+    const merged = weigh(means.filter(([, count]) => count > 0), size, true);
+    parts.forEach((part) => part.m2.forEach((m2, s) => part.count[s] > 0 && (merged.m2[s] += m2)));
+    return merged;
+}
+
+/** var = m2 / (count - ddof); 0 where count <= ddof. */
+export function varianceOf(moments, ddof) {
+    return moments.m2.map((m2, s) => ratio(m2, moments.count[s] - ddof));
+}
+
+/** rstd: the one place where eps and ddof are applied. 0 where there is no variance to divide by. */
+export function inverseDeviation(moments, norm) {
+    return varianceOf(moments, norm.ddof).map((variance, s) => {
+        const deviation = norm.eps_at === "var" ? Math.sqrt(variance + norm.eps) : Math.sqrt(variance) + norm.eps;
+        return moments.count[s] > norm.ddof && deviation !== 0 ? 1 / deviation : 0;
+    });
+}
+
+/**
+ * y = (x - mean) * rstd * weight + bias, with the statistics of the real cells alone.
+ * Moments that are given are used instead of x's own, and are constants to `backward`.
+ */
+export function forward(x, norm, { weight = null, bias = null, valid, offsets, moments } = {}) {
+    const given = moments ?? null;
+    const used = given ?? measure(x, norm, { valid, offsets });
+    const part = partition(norm, x.length, columnsOf(x), offsets);
+    const out = {
+        x, norm, weight, bias, offsets, given,
+        moments: used,
+        partition: part,
+        valid: validCells(x, valid),
+        var: varianceOf(used, norm.ddof),
+        rstd: inverseDeviation(used, norm),
+    };
+    out.xhat = cellsOf(out, (i, j, s) => (x[i][j] - used.mean[s]) * out.rstd[s]);
+    out.y = cellsOf(out, (i, j) => out.xhat[i][j] * (weight?.[j] ?? 1) + (bias?.[j] ?? 0));
+    return out;
+}
+
+/** The sums that the gradient needs: of this part alone, to be added to those of other parts. */
+export function backwardSums(dy, out) {
+    const dxhat = dxhatOf(dy, out);
+    const dy_xhat = cellsOf(out, (i, j) => dy[i][j] * out.xhat[i][j]);
+    return {
+        dxhat: sumStatistics(out, dxhat),
+        dxhat_xhat: sumStatistics(out, cellsOf(out, (i, j) => dxhat[i][j] * out.xhat[i][j])),
+        dweight: out.weight && sumColumns(out, dy_xhat),
+        dbias: out.bias && sumColumns(out, dy),
+    };
+}
+
+/** { dx, dweight, dbias }. With `sums`, x is a part of a whole whose moments were given and whose sums these are. */
+export function backward(dy, out, { sums = null } = {}) {
+    const { moments, norm, rstd, xhat } = out;
+    const constant = out.given !== null && sums === null;
+    const { dxhat: sum, dxhat_xhat, dweight, dbias } = sums ?? backwardSums(dy, out);
+    const dxhat = dxhatOf(dy, out);
+    const throughMean = sum.map((value, s) => (norm.center ? ratio(value, moments.count[s]) : 0));
+    const throughVar = dxhat_xhat.map((value, s) => ratio(value, moments.count[s] - norm.ddof) * epsOutside(out, s));
+    const dx = cellsOf(out, (i, j, s) => {
+        const shared = constant ? 0 : throughMean[s] + xhat[i][j] * throughVar[s];
+        return (dxhat[i][j] - shared) * rstd[s];
+    });
+    return { dx, dweight, dbias };
+}
+
+/**
+ * Σ w, Σ w v / Σ w and Σ w (v - mean)² of [value, weight, statistic].
+ * The mean starts at the largest value and twice takes up the mean of what is left over: equal values leave nothing
+ * over, so their mean is exactly their value. Never E[x²] - E[x]², which loses everything when the mean is large.
+ */
+function weigh(values, size, center) {
+    const count = new Array(size).fill(0);
+    const mean = new Array(size).fill(center ? -Infinity : 0);
+    const m2 = new Array(size).fill(0);
+    for (const [value, weight, s] of values) {
+        count[s] += weight;
+        if (center) mean[s] = Math.max(mean[s], value);
+    }
+    count.forEach((n, s) => n === 0 && (mean[s] = 0));
+    for (let pass = 0; center && pass < 2; pass++) {
+        const rest = new Array(size).fill(0);
+        for (const [value, weight, s] of values) rest[s] += weight * (value - mean[s]);
+        rest.forEach((sum, s) => (mean[s] += ratio(sum, count[s])));
+    }
+    for (const [value, weight, s] of values) m2[s] += weight * (value - mean[s]) ** 2;
+    return { count, mean, m2 };
+}
+
+/** -2 drstd/dvar / rstd³: 1 for sqrt(var + eps), (std + eps) / std for std + eps; 0 where m2 is 0. */
+function epsOutside(out, s) {
+    const std = Math.sqrt(out.var[s]);
+    return out.norm.eps_at === "var" ? 1 : ratio(std + out.norm.eps, std);
+}
+
+/** The gradient at xhat: dy * weight. */
+export function dxhatOf(dy, out) {
+    return cellsOf(out, (i, j) => dy[i][j] * (out.weight?.[j] ?? 1));
+}
+
+/** A table of `of(row, column, statistic)` at the valid cells, 0 elsewhere. */
+export function cellsOf(out, of) {
+    return out.partition.index.map((row, i) => row.map((s, j) => (out.valid[i][j] ? of(i, j, s) : 0)));
+}
+
+/** The sum of a table's cells for each statistic. */
+export function sumStatistics(out, table) {
+    const sums = new Array(out.partition.size).fill(0);
+    out.partition.index.forEach((row, i) => row.forEach((s, j) => (sums[s] += table[i][j])));
+    return sums;
+}
+
+function sumColumns(out, table) {
+    const sums = new Array(columnsOf(out.x)).fill(0);
+    out.valid.forEach((row, i) => row.forEach((real, j) => real && (sums[j] += table[i][j])));
+    return sums;
+}
+
+/** `valid` as rows of booleans, one a cell. */
+function validCells(x, valid) {
+    return x.map((row, i) => row.map((_, j) => Boolean(Array.isArray(valid?.[i]) ? valid[i][j] : valid?.[i] ?? true)));
+}
+
+function columnsOf(x) {
+    return x[0]?.length ?? 0;
+}
+
+/** above / below, 0 where below is not positive. */
+export function ratio(above, below) {
+    return below > 0 ? above / below : 0;
+}

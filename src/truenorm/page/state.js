@@ -1,0 +1,214 @@
+/*
+All state of the page stands in the address, behind the #, so that a link reproduces the view:
+
+    truenorm.html#part=table&norm=layer&x=7,5,4;2,3,4
+
+Only what differs from its default is written. An address may hold anything: what cannot be read is left out, keeps its
+default, and is said in one line (`complaints`). Nothing here touches the window; main.js connects the two.
+
+    state.field("norm", choice("batch", "layer"), "batch");    // name, codec, default; once for each name
+    state.get("norm");
+    state.set({ norm: "layer", eps: 0 });                      // several at once: watchers run once, soon after
+    state.watch(["norm", "eps"], draw);                        // runs draw now, and after each change of one of them
+
+A value is replaced, never changed in place: `set` compares by identity.
+
+A part of the page gets `state.part(name)`: the same, but its watchers run only while the part is shown, and catch up
+when it is. Names: the table that all parts share has plain names (problem.js); what belongs to one part begins with the
+part's name and a dot, as in "sentences.padding".
+
+Codecs turn a value into text that may stand in an address and back; `decode` throws where the text makes no sense.
+*/
+
+const MOST_CELLS = 10_000;
+
+/** `write` is given the new fragment, "" or "#...", at most once in `delay` milliseconds. */
+export function createState({ hash = "", write = () => {}, delay = 300 } = {}) {
+    const fields = new Map();
+    const watchers = [];
+    const changed = new Set();
+    let address = parseFragment(hash);
+    let nonsense = new Map();
+    let timer = null;
+
+    function decoded(name) {
+        const { codec, initial } = fields.get(name);
+        if (!address.has(name)) return initial;
+        try {
+            return codec.decode(address.get(name));
+        } catch {
+            nonsense.set(name, address.get(name));
+            return initial;
+        }
+    }
+
+    function field(name, codec, initial) {
+        if (fields.has(name)) throw new Error(`state: one field of each name, got ${name} twice.`);
+        fields.set(name, { codec, initial, value: initial });
+        fields.get(name).value = decoded(name);
+    }
+
+    function get(name) {
+        if (!fields.has(name)) throw new Error(`state: a field that is defined, got ${name}.`);
+        return fields.get(name).value;
+    }
+
+    function set(values) {
+        for (const [name, value] of Object.entries(values)) {
+            if (Object.is(get(name), value)) continue;
+            fields.get(name).value = value;
+            note(name);
+        }
+    }
+
+    function note(name) {
+        if (changed.size === 0) queueMicrotask(tell);
+        changed.add(name);
+        timer ??= setTimeout(flush, delay);
+    }
+
+    function tell() {
+        const names = [...changed];
+        changed.clear();
+        for (const watcher of watchers) {
+            if (names.some((name) => watcher.names.includes(name))) watcher.run();
+        }
+    }
+
+    function watch(names, run) {
+        watchers.push({ names, run });
+        run();
+    }
+
+    /** The fragment that reproduces the view. */
+    function fragment() {
+        const words = [];
+        for (const [name, { codec, initial, value }] of fields) {
+            const text = codec.encode(value);
+            if (text !== codec.encode(initial)) words.push(`${name}=${text}`);
+        }
+        return words.length ? `#${words.join("&")}` : "";
+    }
+
+    /** Write the address now rather than soon. */
+    function flush() {
+        clearTimeout(timer);
+        timer = null;
+        write(fragment());
+    }
+
+    /** Take over an address that somebody has typed, or come back to. */
+    function apply(newHash) {
+        clearTimeout(timer);
+        timer = null;
+        address = parseFragment(newHash);
+        nonsense = new Map();
+        for (const [name, one] of fields) {
+            const value = decoded(name);
+            if (one.codec.encode(value) === one.codec.encode(one.value)) continue;
+            one.value = value;
+            if (changed.size === 0) queueMicrotask(tell);
+            changed.add(name);
+        }
+    }
+
+    /** What the address holds and the page cannot use, as one line; "" if there is nothing. Ask when all is defined. */
+    function complaints() {
+        const unknown = [...address].filter(([name]) => !fields.has(name));
+        const words = [...nonsense, ...unknown].map(([name, text]) => (text ? `${name}=${text}` : name));
+        if (!words.length) return "";
+        const shown = words.map((word) => (word.length > 40 ? `${word.slice(0, 40)}…` : word)).slice(0, 5);
+        if (words.length > shown.length) shown.push("…");
+        return `Left out of the address, as it makes no sense here: ${shown.join(", ")}.`;
+    }
+
+    /** The state as a part of the page sees it: its watchers wait while it is not shown. */
+    function part(name) {
+        function watchWhileShown(names, run) {
+            let stale = true;
+            const catchUp = () => {
+                if (!stale || get("part") !== name) return;
+                stale = false;
+                run();
+            };
+            watchers.push({ names, run: () => { stale = true; catchUp(); } });
+            watch(["part"], catchUp);
+        }
+        return { ...state, watch: watchWhileShown };
+    }
+
+    const state = { field, get, set, watch, fragment, flush, apply, complaints, part };
+    return state;
+}
+
+/** One of these words. */
+export function choice(...words) {
+    return {
+        encode: escapeText,
+        decode: (text) => sensible(words.includes(unescapeText(text)), unescapeText(text)),
+    };
+}
+
+/** A number between these, both included. */
+export function numberBetween(least, most) {
+    return {
+        encode: String,
+        decode: (text) => {
+            const value = text.trim() === "" ? NaN : Number(unescapeText(text));
+            return sensible(value >= least && value <= most, value);
+        },
+    };
+}
+
+/** A whole number between these, both included. */
+export function wholeBetween(least, most) {
+    const { encode, decode } = numberBetween(least, most);
+    return { encode, decode: (text) => sensible(Number.isInteger(decode(text)), decode(text)) };
+}
+
+/** true or false. */
+export const flag = {
+    encode: (value) => (value ? "yes" : "no"),
+    decode: (text) => sensible(["yes", "no"].includes(text), text === "yes"),
+};
+
+/** Any text. */
+export const anyText = { encode: escapeText, decode: unescapeText };
+
+/** A row of texts, `a,b,c`: whatever was typed into cells, number or not. An empty text is written `_`. */
+export const textRow = {
+    encode: (row) => row.map((text) => (text === "" ? "_" : text === "_" ? "%5F" : escapeText(text))).join(","),
+    decode: (text) => (text === "" ? [] : text.split(",").map((one) => (one === "_" ? "" : unescapeText(one)))),
+};
+
+/** Rows of texts, all equally long: `a,b;c,d`. */
+export const textTable = {
+    encode: (rows) => rows.map(textRow.encode).join(";"),
+    decode: (text) => {
+        const rows = text === "" ? [] : text.split(";").map(textRow.decode);
+        const columns = rows[0]?.length ?? 0;
+        return sensible(rows.length * columns <= MOST_CELLS && rows.every((row) => row.length === columns), rows);
+    },
+};
+
+function sensible(holds, value) {
+    if (!holds) throw new RangeError("state: text that makes sense.");
+    return value;
+}
+
+/** Text that separates nothing in an address: , ; & = # % and spaces are escaped. */
+function escapeText(text) {
+    return encodeURIComponent(text);
+}
+
+function unescapeText(text) {
+    return decodeURIComponent(text);
+}
+
+function parseFragment(hash) {
+    const words = hash.replace(/^#/, "").split("&").filter((word) => word !== "");
+    return new Map(words.map((word) => {
+        const [name, ...rest] = word.split("=");
+        return [name, rest.join("=")];
+    }));
+}
