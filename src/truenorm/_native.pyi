@@ -22,8 +22,8 @@ def select_loops(name: str) -> bool:
 def blend_running(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, next: Flat, /) -> bool:
     """Running mean and variance after one more batch; False where a channel needs care."""
 
-def update_running(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, /) -> int:
-    """Move a running mean and variance in place; 1: moved, 0: nothing to move by, -1: not finite, so not moved."""
+def update_running(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, counter: Flat, /) -> int:
+    """Move a running mean and variance in place, and count it; 1: moved, 0: nothing to move by, -1: not finite."""
 
 def cross_entropy(logits: Flat, targets: Flat, dlogits: Flat, /) -> float:
     """The mean of -log softmax(logits)[target]; writes its gradient."""
@@ -84,3 +84,44 @@ class Plan:
         constant: bool,
         /,
     ) -> None: ...
+
+class Call:
+    """One normalization of tensors: addresses of contiguous memory, 0 for none; formats as in the buffer protocol."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        elements: int,
+        lengths: Flat,
+        starts: Flat,
+        valid: Flat,
+        sample_weight: Flat,
+        keep_padding: bool,
+        /,
+    ) -> None: ...
+    def fix(self, mean: int, var: int, format: str, /) -> None:
+        """Use these statistics, whatever x is."""
+
+    def forward(self, x: int, y: int, weight: int, weight_format: str, bias: int, bias_format: str, /) -> None: ...
+    def backward(
+        self,
+        x: int,
+        dy: int,
+        dx: int,
+        weight: int,
+        weight_format: str,
+        dweight: int,
+        dbias: int,
+        bias_format: str,
+        /,
+    ) -> None: ...
+    def update_running(self, mean: int, var: int, format: str, momentum: float, ddof: int, counter: int, /) -> int:
+        """Move a running mean and variance in place, and count it; 1: moved, 0: nothing to move by, -1: not finite."""
+
+    def single(self) -> bool:
+        """Whether some statistic has an element, and none has more than one."""
+
+    def get_moments(self) -> bytes:
+        """count, mean and m2 of each statistic."""
+
+    def set_moments(self, moments: Flat, /) -> None: ...

@@ -45,6 +45,7 @@ class Kernel:
     dtype: np.dtype[Any]
     sequences: int
     extent: int
+    char: str  # of the dtype, one of CHARS
 
     @cached_property
     def statistics(self) -> int:
@@ -236,6 +237,7 @@ class _Measured(Moments):
 
 
 native = _native
+Call = _native.Call
 set_threads = _native.set_threads
 
 
@@ -289,7 +291,7 @@ def _make(view: View, norm: Norm, layout: Layout, sequences: int, extent: int, c
     dtype = np.dtype(char)
     options = (norm.center, norm.ddof, norm.eps, norm.eps_at == "std")
     plan = _native.Plan(layout, list(view.canonical), sequences, extent, CHARS[char], *options)
-    return Kernel(view, plan, dtype, sequences, extent)
+    return Kernel(view, plan, dtype, sequences, extent, char)
 
 
 def measure_selection(kernel: Kernel, selection: Selection) -> Moments:

@@ -55,8 +55,34 @@ def normalize(
     call = _kernel_call(x, spec, weight, bias, told, fixed, padding, spec_last)
     if call is None:
         return _composed(x, spec, weight, bias, told, fixed, padding)
-    y = _Kernels.apply(x, weight, bias, call)  # type: ignore[no-untyped-call]
-    return y, call.moments
+    return call.run(x, weight, bias), call.moments
+
+
+def usual_call(x: Tensor, norm: str, weight: Tensor | None, bias: Tensor | None) -> _Call | None:
+    """The call of a kernel where everything is as usual: ordinary contiguous tensors on the CPU, and all of x is real.
+
+    None wherever something is not, or is wrong: `normalize` knows what to do. What a small layer spends its time on is
+    Python, not arithmetic: each line here is a hundredth of a step on 32 x 100 values.
+    """
+    if type(x) is not Tensor or torch.compiler.is_compiling() or not norm:
+        return None
+    char = FORMATS.get(x.dtype)
+    if char is None or not x.is_contiguous() or not _plain(x) or engine.compiled() is None:
+        return None
+    spec, kernels = norm_from_text(norm), engine.kernels
+    assert kernels is not None
+    try:
+        kernel = kernels.whole_kernel(spec, x.shape, char)
+    except ValueError:
+        return None
+    if kernel is None or kernel.view.transposed:
+        return None
+    covered = kernel.view.weight_shape
+    if (weight is not None and not _covers(weight, covered)) or (bias is not None and not _covers(bias, covered)):
+        return None
+    kernels.set_threads(engine.threads())
+    native = kernels.Call(kernel.plan, x.numel(), None, None, None, None, False)
+    return _Call(kernel, spec, _NOTHING, native, None, False, False)
 
 
 def compute(
@@ -72,8 +98,8 @@ def compute(
     call = _kernel_call(x, norm, weight, bias, told, fixed, padding, None)
     if call is None:
         return _composed(x, norm, weight, bias, told, fixed, padding)
-    y, found = call.forward(x, weight, bias), call.moments
-    return y, None if found is None else torch.from_numpy(found)
+    y = call.forward(x, weight, bias)
+    return y, None if (found := call.moments) is None else torch.from_numpy(found)
 
 
 def compute_backward(
@@ -90,8 +116,10 @@ def compute_backward(
     """The gradients of `compute`, from what it returned."""
     call = _kernel_call(x, norm, weight, bias, told, fixed, padding, None)
     if call is not None:
-        call.table = table.reshape(-1, 3).numpy() if fixed is None else fixed_table(fixed, norm)
-        return call.backward(x, dy.to(x.dtype), weight, bias, (True, True, True))
+        if fixed is None:
+            call.native.set_moments(table.reshape(-1, 3).numpy())
+        call.bias_dtype = None if bias is None else bias.dtype
+        return call.backward(x, dy.to(x.dtype), weight, (True, True, True))
     return composed.gradients(dy, x, real(norm, x, told), weight, bias, fixed, padding)
 
 
@@ -114,96 +142,103 @@ def _composed(
 
 
 class _Call:
-    """What the kernels have to know beside tensors, and the moments that they find."""
+    """One call of a kernel: its sizes, what is real, and between forward and backward the moments."""
 
-    __slots__ = ("fixed", "kernel", "norm", "padding", "permuted", "ragged", "table", "told")
+    __slots__ = ("bias_dtype", "fixed", "keep", "kernel", "native", "norm", "permuted", "told")
 
     def __init__(
         self,
         kernel: Any,
         norm: Norm,
         told: dict[str, Tensor],
-        ragged: tuple[Any, ...],
+        native: Any,
         fixed: Fixed | None,
-        padding: Padding,
+        keep: bool,
         permuted: bool,
     ) -> None:
         self.kernel, self.norm, self.told = kernel, norm, told
-        self.ragged = ragged  # lengths, starts, valid, sample_weight
-        self.fixed, self.padding = fixed, padding
+        self.native = native  # a `_native.Call`
+        self.fixed = fixed
+        self.keep = keep  # what is not real stays as it is
         self.permuted = permuted  # x is channels_last: the kernel sees it with its channels moved to the end
-        self.table: NDArray[Any] | None = None  # (statistics, 3)
+        self.bias_dtype: torch.dtype | None = None
+
+    def run(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """y, with its backward."""
+        y: Tensor = _apply(x, weight, bias, self)
+        return y
+
+    def covers(self, shape: tuple[int, ...]) -> bool:
+        """Whether weight and bias have, or would have, this shape."""
+        covered: tuple[int, ...] = self.kernel.view.weight_shape
+        return covered == shape
 
     @property
     def moments(self) -> NDArray[Any] | None:
         """count, mean and m2, by the axes of the statistics; None where they are fixed."""
-        if self.fixed is not None or self.table is None:
+        if self.fixed is not None:
             return None
-        return self.table.reshape(*self.kernel.view.statistics, 3)
+        found = np.frombuffer(bytearray(self.native.get_moments()))
+        return found.reshape(*self.kernel.view.statistics, 3)
 
     def real(self, x: Tensor) -> Real:
         """What is real, for derivatives of derivatives."""
         return real(self.norm, x, self.told)
 
+    @property
+    def padding(self) -> Padding:
+        return "keep" if self.keep else "zero"
+
     def seen(self, x: Tensor) -> Tensor:
-        """As the kernel sees it."""
-        if self.permuted:
-            x = x.movedim(1, -1)
+        """As the kernel sees it. (Where that is x itself, nobody calls this.)"""
+        x = x.movedim(1, -1) if self.permuted else x
         return x if x.is_contiguous() else x.contiguous()
 
-    def like(self, x: Tensor) -> Tensor:
-        """Where an output of x's shape goes. It is no view: the next layer may work in place on it."""
-        return torch.empty_like(x, memory_format=torch.preserve_format if self.permuted else torch.contiguous_format)
+    def like(self, seen: Tensor) -> Tensor:
+        """Where an output of a permuted x goes. It is no view: the next layer may work in place on it."""
+        back = seen.movedim(-1, 1)
+        return torch.empty_strided(back.shape, back.stride(), dtype=seen.dtype)
 
     def forward(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        seen, kernel, fixed = self.seen(x), self.kernel, self.fixed
-        y = self.like(x)
-        self.table = np.empty((kernel.statistics, 3)) if fixed is None else fixed_table(fixed, self.norm)
-        kernel.plan.forward(
-            _at(seen),
-            _at(y),  # as it lies in memory, which is as the kernel sees it
-            self.table,
-            None if weight is None else _at(weight),
-            None if bias is None else _at(bias),
-            *self.ragged,
-            self.padding == "keep",
-            fixed is not None,
-        )
+        seen = self.seen(x) if self.permuted or not x.is_contiguous() else x
+        y = self.like(seen) if self.permuted else torch.empty_like(seen)
+        weight_at, weight_char = (0, "f") if weight is None else (weight.data_ptr(), FORMATS[weight.dtype])
+        bias_at, bias_char = (0, "f") if bias is None else (bias.data_ptr(), FORMATS[bias.dtype])
+        self.bias_dtype = None if bias is None else bias.dtype
+        self.native.forward(seen.data_ptr(), y.data_ptr(), weight_at, weight_char, bias_at, bias_char)
         return y
 
     def backward(
-        self, x: Tensor, dy: Tensor, weight: Tensor | None, bias: Tensor | None, needed: tuple[bool, ...]
+        self, x: Tensor, dy: Tensor, weight: Tensor | None, needed: tuple[bool, ...]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        kernel, seen, dy = self.kernel, self.seen(x), self.seen(dy)
-        dx = self.like(x) if needed[0] else None
-        dweight = None if weight is None or not needed[1] else torch.empty_like(weight)
-        dbias = None if bias is None or not needed[2] else torch.empty_like(bias)
-        kernel.plan.backward(
-            _at(seen),
-            _at(dy),
-            None if dx is None else _at(dx),
-            self.table,
-            None if weight is None else _at(weight),
-            np.empty((kernel.statistics, 2)),
-            None if dweight is None else _at(dweight),
-            None if dbias is None else _at(dbias),
-            *self.ragged,
-            self.padding == "keep",
-            False,
-            self.fixed is not None,
+        seen = self.seen(x) if self.permuted or not x.is_contiguous() else x
+        dy = self.seen(dy) if self.permuted or not dy.is_contiguous() else dy
+        dx = None if not needed[0] else self.like(seen) if self.permuted else torch.empty_like(seen)
+        dweight = dbias = None
+        weight_at, weight_char = 0, "f"
+        if weight is not None:
+            weight_at, weight_char = weight.data_ptr(), FORMATS[weight.dtype]
+            dweight = torch.empty_like(weight) if needed[1] else None
+        if needed[2]:
+            if weight is not None and weight.dtype is self.bias_dtype:  # a third of the time
+                dbias = torch.empty_like(weight)
+            else:
+                dbias = self.empty_bias()
+        self.native.backward(
+            seen.data_ptr(),
+            dy.data_ptr(),
+            0 if dx is None else dx.data_ptr(),
+            weight_at,
+            weight_char,
+            0 if dweight is None else dweight.data_ptr(),
+            0 if dbias is None else dbias.data_ptr(),
+            "f" if dbias is None else FORMATS[dbias.dtype],
         )
         return dx, dweight, dbias
 
-
-def fixed_table(fixed: Fixed, norm: Norm) -> NDArray[Any]:
-    """Fixed statistics as moments: with as many elements as make m2 the variance."""
-    mean, var = (one.detach().to(torch.float64).reshape(-1).numpy() for one in (fixed.mean, fixed.var))
-    return np.stack([np.full_like(mean, 1.0 + norm.ddof), mean, var], -1)
-
-
-def _at(tensor: Tensor) -> tuple[int, int, str]:
-    """Where a contiguous tensor lies, how many elements it has, and of which kind, as the kernels take it."""
-    return tensor.data_ptr(), tensor.numel(), FORMATS[tensor.dtype]
+    def empty_bias(self) -> Tensor | None:
+        """A tensor like the bias, which no gradient depends on and so nobody keeps."""
+        return None if self.bias_dtype is None else torch.empty(self.kernel.view.weight_shape, dtype=self.bias_dtype)
 
 
 class _Kernels(torch.autograd.Function):
@@ -211,24 +246,35 @@ class _Kernels(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: _Call) -> Tensor:
-        ctx.save_for_backward(x, weight, bias)
+        ctx.save_for_backward(x, weight)
         ctx.call = call
         return call.forward(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *dys: Tensor) -> tuple[Tensor | None, ...]:
-        (dy,) = dys
-        x, weight, bias = ctx.saved_tensors
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
         call: _Call = ctx.call
+        needed = ctx.needs_input_grad
         if not torch.is_grad_enabled():
-            if torch._C._functorch.is_legacy_batchedtensor(dy) or not _plain(dy):  # many at once
-                return (*composed.gradients(dy, x, call.real(x), weight, bias, call.fixed, call.padding), None)
-            dy = dy if dy.dtype is x.dtype else dy.to(x.dtype)
-            return (*call.backward(x, dy, weight, bias, ctx.needs_input_grad), None)
+            if _plain(dy) and not _is_many(dy):
+                dy = dy if dy.dtype is x.dtype else dy.to(x.dtype)
+                return (*call.backward(x, dy, weight, needed), None)
+            found = composed.gradients(dy, x, call.real(x), weight, call.empty_bias(), call.fixed, call.padding)
+            return (*found, None)
+        bias = call.empty_bias()
+        bias = bias if bias is None else bias.zero_().requires_grad_()
         y, _ = composed.normalize(x, call.real(x), weight, bias, call.fixed, call.padding)
-        inputs = [one for one, needed in zip((x, weight, bias), ctx.needs_input_grad, strict=False) if needed]
-        found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
-        return (*(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None)
+        inputs = [one for one, wanted in zip((x, weight, bias), needed, strict=False) if wanted]
+        derivatives = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
+        return (*(next(derivatives) if wanted else None for wanted in needed[:3]), None)
+
+
+# What `_Kernels.apply` comes down to where no transform of `torch.func` is at work, as `_plain` has seen. The rest of it
+# would cost 5 microseconds.
+_apply: Any = super(torch.autograd.Function, _Kernels).apply
+_is_many = torch._C._functorch.is_legacy_batchedtensor  # as autograd's is_grads_batched makes it
+_transforming = torch._C._are_functorch_transforms_active
+_NOTHING: dict[str, Tensor] = {}
 
 
 def _kernel_call(
@@ -259,13 +305,35 @@ def _kernel_call(
         kernel, ragged = kernels.whole_kernel(seen, shape, FORMATS[x.dtype]), kernels.EVERYTHING
     if kernel is None or kernel.view.transposed:
         return None
-    for one in (weight, bias):
-        if one is not None and not (
-            _plain(one) and one.dtype in FORMATS and one.shape == kernel.view.weight_shape and one.is_contiguous()
-        ):
-            return None
+    covered = kernel.view.weight_shape
+    if (weight is not None and not _covers(weight, covered)) or (bias is not None and not _covers(bias, covered)):
+        return None
     kernels.set_threads(engine.threads())
-    return _Call(kernel, norm, told, ragged, fixed, padding, permuted)
+    keep = padding == "keep"
+    native = kernels.Call(kernel.plan, x.numel(), *ragged, keep)
+    if fixed is not None:
+        mean, var = (_readable(one) for one in (fixed.mean, fixed.var))
+        native.fix(mean.data_ptr(), var.data_ptr(), FORMATS[mean.dtype])
+    return _Call(kernel, norm, told, native, fixed, keep, permuted)
+
+
+def _readable(statistic: Tensor) -> Tensor:
+    """Fixed statistics as the kernels read them."""
+    statistic = statistic.detach()
+    usual = statistic.is_contiguous() and statistic.dtype in FORMATS
+    return statistic if usual else statistic.to(torch.float64).contiguous()
+
+
+def _covers(parameter: Tensor, shape: tuple[int, ...] | None) -> bool:
+    """Whether a kernel can read this weight or bias as it is. `_plain` has looked around already."""
+    return (
+        parameter.shape == shape
+        and parameter.dtype in FORMATS
+        and type(parameter) in _ORDINARY
+        and parameter.is_cpu
+        and parameter.is_contiguous()
+        and not parameter.is_neg()
+    )
 
 
 def _plain(tensor: Tensor) -> bool:
@@ -274,7 +342,9 @@ def _plain(tensor: Tensor) -> bool:
         type(tensor) in _ORDINARY
         and tensor.is_cpu
         and forward_ad._current_level < 0
-        and not torch._C._are_functorch_transforms_active()
+        and not _transforming()
+        and not tensor.is_nested
+        and not tensor.is_neg()
     )
 
 

@@ -26,7 +26,7 @@ from truenorm.inputs import PADDINGS, Padding
 from truenorm.spec import Norm, text_of
 from truenorm.torch import statistics
 from truenorm.torch.composed import Fixed
-from truenorm.torch.function import normalize
+from truenorm.torch.function import normalize, usual_call
 from truenorm.torch.ragged import Opened, may_look, opened
 
 OnSingle = Literal["error", "running"]
@@ -77,9 +77,21 @@ def batch_norm_of(
 ) -> tuple[Tensor, int]:
     """y, and what became of the running statistics: see `statistics.update`."""
     x, told = form.x, form.told
-    channels = _channels(form)
     if training and eps <= 0:
         raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
+    channels = _channels(form)
+    norm, last = norms
+    norm = last if form.packed or x.dim() == 2 else norm
+    if training and not told and (call := usual_call(x, norm, weight, bias)) is not None:
+        several = x.numel() > channels
+        if several and running_mean is None and running_var is None:
+            return call.run(x, weight, bias), statistics.NOTHING
+        kept = running_mean is not None and running_var is not None
+        if several and kept and running_mean.shape == (channels,) == running_var.shape:  # type: ignore[union-attr]
+            y = call.run(x, weight, bias)
+            if statistics.recomputing():
+                return y, statistics.NOTHING
+            return y, statistics.update_from(call, running_mean, running_var, momentum, counter)  # type: ignore[arg-type]
     if _theirs(form) or not _usual(form, channels, eps, weight, bias, running_mean, running_var):
         factor = float(momentum)
         y = torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, factor, eps)
@@ -87,8 +99,6 @@ def batch_norm_of(
         if moved and counter is not None:
             counter.add_(1)
         return y, statistics.MOVED if moved else statistics.NOTHING
-    norm, last = norms
-    norm = last if form.packed or x.dim() == 2 else norm
 
     def with_running() -> Tensor:
         if running_mean is None or running_var is None:
@@ -149,6 +159,8 @@ def layer_norm_of(
     norm: str,
 ) -> Any:
     """`layer_norm` of what is opened."""
+    if not form.told and (call := usual_call(form.x, norm, weight, bias)) is not None and call.covers(shape):
+        return form.close(call.run(form.x, weight, bias))
     if _theirs(form) or not _usual_last(form, shape, eps, weight, bias):
         return form.close(torch_functional.layer_norm(form.x, shape, weight, bias, eps))
     y, _ = normalize(form.x, norm, weight, bias, form.told, padding=padding)
@@ -180,9 +192,12 @@ def rms_norm_of(
     form: Opened, shape: tuple[int, ...], weight: Tensor | None, eps: float | None, padding: Padding, norm: str | None
 ) -> Any:
     """`rms_norm` of what is opened."""
+    if norm is None:
+        norm = _layer(len(shape), _rms_eps(form.x.dtype), False) if eps is None and shape else ""
+    if not form.told and (call := usual_call(form.x, norm, weight, None)) is not None and call.covers(shape):
+        return form.close(call.run(form.x, weight, None))
     if _theirs(form) or not _usual_last(form, shape, eps, weight):
         return form.close(torch_functional.rms_norm(form.x, shape, weight, eps))
-    norm = _layer(len(shape), _rms_eps(form.x.dtype), False) if norm is None else norm
     y, _ = normalize(form.x, norm, weight, None, form.told, padding=padding)
     return form.close(y)
 
@@ -231,6 +246,9 @@ def group_norm_of(
     """`group_norm` of what is opened."""
     x = form.x
     channels = _channels(form)
+    many = x.dim() > 1 and x.numel() > len(x) * num_groups  # values in a group; else torch has an error to say
+    if many and not form.told and (call := usual_call(x, norms[0], weight, bias)) is not None:
+        return form.close(call.run(x, weight, bias))
     fits = num_groups > 0 and channels % num_groups == 0
     if _theirs(form) or not fits or not _usual(form, channels, eps, weight, bias):
         return form.close(torch_functional.group_norm(x, num_groups, weight, bias, eps))
@@ -334,18 +352,23 @@ def _channels(form: Opened) -> int:
 def _usual(form: Opened, channels: int, eps: float, *parameters: Tensor | None) -> bool:
     """Whether the arguments fit each other. Where they do not and nothing is told, torch knows what to say."""
     _check_eps(form, eps)
-    fits = form.x.is_floating_point() and channels >= 0 and eps >= 0
+    if form.told or form.packed:
+        return True
     for one in parameters:
-        fits = fits and (one is None or one.shape == (channels,))
-    return fits or bool(form.told) or form.packed
+        if one is not None and one.shape != (channels,):
+            return False
+    return channels >= 0 and eps >= 0 and form.x.is_floating_point()
 
 
 def _usual_last(form: Opened, shape: tuple[int, ...], eps: float | None, *parameters: Tensor | None) -> bool:
     x = form.x
     _check_eps(form, eps)
-    fits = x.is_floating_point() and len(shape) > 0 and (eps is None or eps >= 0)
-    fits = fits and x.dim() >= len(shape) and tuple(x.shape[x.dim() - len(shape) :]) == shape
-    return fits and all(one is None or tuple(one.shape) == shape for one in parameters)
+    if not shape or x.shape[-len(shape) :] != shape or not (eps is None or eps >= 0):
+        return False
+    for one in parameters:
+        if one is not None and one.shape != shape:
+            return False
+    return x.is_floating_point()
 
 
 def _check_eps(form: Opened, eps: float | None) -> None:

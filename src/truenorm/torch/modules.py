@@ -254,7 +254,7 @@ class LayerNorm(_Padded, nn.LayerNorm):
         self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
         form = opened(input, valid, lengths, offsets, sample_weight, sequences=False)
-        shape = tuple(self.normalized_shape)
+        shape = self.normalized_shape
         return functional.layer_norm_of(form, shape, self.weight, self.bias, self.eps, self.padding, self._norms)
 
     def _make_norms(self) -> Any:
@@ -273,7 +273,7 @@ class RMSNorm(_Padded, nn.RMSNorm):
         self, x: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
         form = opened(x, valid, lengths, offsets, sample_weight, sequences=False)
-        shape = tuple(self.normalized_shape)
+        shape = self.normalized_shape
         return functional.rms_norm_of(form, shape, self.weight, self.eps, self.padding, self._norms)
 
     def _make_norms(self) -> Any:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truenorm import engine
-from truenorm.torch.function import FORMATS
 
 MOVED, NOTHING, NOT_FINITE = 1, 0, -1
 DDOF = 1  # torch normalises with n and stores with n - 1
@@ -30,16 +29,29 @@ def update(
     table: Tensor | NDArray[Any], mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None = None
 ) -> int:
     """Move the buffers towards a batch (channels, 3). Returns what became of it, as far as that may be known."""
-    if isinstance(table, np.ndarray) and _plain(mean) and _plain(var) and mean.dtype == var.dtype:
-        native = engine.compiled()
-        at = [(one.data_ptr(), one.numel(), FORMATS[one.dtype]) for one in (mean, var)]
-        done: int = native.update_running(table, *at, float(momentum), DDOF)
-        if done == MOVED:
-            torch.autograd.graph.increment_version((mean, var))
-            if counter is not None:
-                counter.add_(1)
-        return done
+    if isinstance(table, np.ndarray) and _usual(mean, var, counter):
+        at, at_var, at_counter = _at(mean), _at(var), None if counter is None else _at(counter)
+        done: int = engine.compiled().update_running(table, at, at_var, float(momentum), DDOF, at_counter)
+        return _told_torch(done, mean, var, counter)
     return _update(as_tensor(table, mean), mean, var, momentum, counter)
+
+
+def update_from(call: Any, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None) -> int:
+    """`update` with the moments of a kernel's call, which need not leave it."""
+    if not _usual(mean, var, counter):
+        return update(call.moments, mean, var, momentum, counter)
+    at_counter = 0 if counter is None else counter.data_ptr()
+    done: int = call.native.update_running(
+        mean.data_ptr(), var.data_ptr(), _FORMATS[mean.dtype], float(momentum), DDOF, at_counter
+    )
+    return _told_torch(done, mean, var, counter)
+
+
+def _told_torch(done: int, mean: Tensor, var: Tensor, counter: Tensor | None) -> int:
+    """They moved behind torch's back: whoever kept them for a backward must hear of it."""
+    if done == MOVED:
+        torch._C._increment_version((mean, var) if counter is None else (mean, var, counter))
+    return done
 
 
 def as_tensor(table: Tensor | NDArray[Any], like: Tensor) -> Tensor:
@@ -47,14 +59,28 @@ def as_tensor(table: Tensor | NDArray[Any], like: Tensor) -> Tensor:
     return torch.from_numpy(table).to(like.device) if isinstance(table, np.ndarray) else table
 
 
-def _plain(buffer: Tensor) -> bool:
+def _at(buffer: Tensor) -> tuple[int, int, str]:
+    return buffer.data_ptr(), buffer.numel(), _FORMATS[buffer.dtype]
+
+
+def _usual(mean: Tensor, var: Tensor, counter: Tensor | None) -> bool:
+    """Whether the kernels can move these buffers where they are."""
     return (
-        buffer.is_cpu
-        and buffer.dtype in (torch.float32, torch.float64)
-        and buffer.is_contiguous()
-        and type(buffer) is Tensor
+        mean.dtype in _FLOATS
+        and mean.dtype is var.dtype
+        and _plain(mean)
+        and _plain(var)
+        and (counter is None or (counter.dtype is torch.int64 and _plain(counter)))
         and not torch._C._are_functorch_transforms_active()
     )
+
+
+def _plain(buffer: Tensor) -> bool:
+    return type(buffer) is Tensor and buffer.is_cpu and buffer.is_contiguous()
+
+
+_FLOATS = (torch.float32, torch.float64)
+_FORMATS = {torch.float32: "f", torch.float64: "d", torch.int64: "q"}
 
 
 @torch.no_grad()
