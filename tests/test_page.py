@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from numpy.testing import assert_allclose
 
 from truenorm import page
 from truenorm.cli import main
@@ -33,6 +34,22 @@ def node() -> str:
 def test_under_node(file: Path) -> None:
     done = subprocess.run([node(), "--test", str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("library", ["NumPy", "PyTorch", "truenorm"])
+def test_copied_code_makes_the_same_numbers(library: str) -> None:
+    if library == "PyTorch":
+        pytest.importorskip("torch")
+    made = subprocess.run([node(), str(HERE / "page" / "code.mjs")], capture_output=True, text=True, check=True).stdout
+    cases = json.loads(made)
+    assert len(cases) > 150
+    for case in cases:
+        code, names = case["programs"][library], {}
+        exec(code, names)
+        for name in ("y", "dx"):
+            got, tolerance = names[name], 1e-9 * case["large"]
+            got = got.detach().numpy() if library == "PyTorch" else got
+            assert_allclose(got, case[name], rtol=tolerance, atol=tolerance, err_msg=code)
 
 
 def test_golden_vectors_are_what_the_reference_computes_now() -> None:

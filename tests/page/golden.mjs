@@ -48,8 +48,8 @@ function mergedResults(maths, { norm, x, dy, cuts }) {
     return { ...moments, dx: outs.flatMap((part) => maths.backward(part.dy, part.out, { sums }).dx) };
 }
 
-/** Numbers that JSON does not have are written as words: NaN, Infinity. */
-function read(value) {
+/** A case with its numbers: those that JSON does not have are written as words, NaN and Infinity. */
+export function read(value) {
     if (Array.isArray(value)) return value.map(read);
     if (value && typeof value === "object") {
         return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, read(one)]));

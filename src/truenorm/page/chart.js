@@ -14,7 +14,7 @@ import { formatNumber, html, svg } from "./drawing.js";
 
 const DASHES = ["none", "7 4", "2 3", "10 3 2 3", "4 2", "1 4"];
 const MARKERS = ["circle", "square", "triangle", "diamond", "cross", "bar"];
-const MARGIN = { left: 56, right: 14, top: 12, bottom: 40 };
+const MARGIN = { left: 56, right: 14, top: 26, bottom: 26 };
 const MOST_MARKERS = 9;
 
 export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null }) {
@@ -97,7 +97,7 @@ function plot({ series, logarithmic }, places, at, { label, yLabel, height, widt
         ticks(first, last, Math.max(2, Math.floor(width / 110))).map((x) =>
             svg("text", { class: "tick", x: across(x), y: bottom + 18, "text-anchor": "middle" }, formatNumber(x))),
         svg("line", { class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }),
-        svg("text", { class: "tick", x: MARGIN.left, y: height - 6 }, `↑ ${yLabel}`),
+        svg("text", { class: "tick", x: MARGIN.left, y: 12 }, `${yLabel} ↑`),
         at === undefined ? null
             : svg("line", { class: "cursor", x1: across(at), x2: across(at), y1: MARGIN.top, y2: bottom }),
         series.map(({ points }, i) => line(points.map(([x, y]) => [across(x), down(y)]), i)),

@@ -2,7 +2,7 @@
 Elements and numbers: the few lines that stand between the page's parts and the document.
 
     html("button", { type: "button", class: "plain", onclick: run }, "Run")     // also svg(...) and mathml(...)
-    formatNumber(0.000012345)                                   // "1.235×10⁻⁵": the one way to show a number
+    formatNumber(0.0000123456)                                   // "1.235×10⁻⁵": the one way to show a number
     announce("Copied.")                                         // said to those who cannot see it
     dotStrip({ label, values, mean, std, domain })              // a row of dots
     scrollBox("Normalised values", table)                       // around every table: it scrolls, the page does not
@@ -33,7 +33,7 @@ function fill(element, attributes, children) {
         if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
         else element.setAttribute(name, value === true ? "" : value);
     }
-    element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+    element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
     return element;
 }
 

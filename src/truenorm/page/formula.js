@@ -123,7 +123,7 @@ function readName(text) {
     const sign = mathml("mo", { stretchy: "false" }, "^");
     const hat = () => mathml("mover", { accent: "true" }, mathml("mi", {}, "x"), sign);
     const base = !letter ? mathml("mi", {}, name)
-        : letter[1] ? mathml("mrow", {}, mathml("mi", {}, "d"), hat())
+        : letter[1] ? mathml("mrow", {}, mathml("mi", { mathvariant: "normal" }, "d"), hat())
             : hat();
     return index === undefined ? base : mathml("msub", {}, base, mathml(/^\d/.test(index) ? "mn" : "mi", {}, index));
 }

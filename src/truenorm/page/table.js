@@ -1,8 +1,9 @@
 /*
 The part "table": one table of numbers, and which of its cells share a mean.
 */
+import { codesFor } from "./code.js";
 import { chooser } from "./controls.js";
-import { formatNumber, html, scrollBox } from "./drawing.js";
+import { copyButtons, formatNumber, html, scrollBox } from "./drawing.js";
 import { formula } from "./formula.js";
 import { NORMS, forward } from "./maths.js";
 import { PROBLEM, readProblem } from "./problem.js";
@@ -15,6 +16,7 @@ export function mountTable(root, state) {
         chooser(state, "norm", "Norm", titles),
         formula("y = (x - mean) / sqrt(var + eps) · weight + bias", { display: true }),
         scrollBox("Normalised values", html("table", { class: "numbers" }, html("caption", {}, "y"), body)),
+        copyButtons(codesFor(() => readProblem(state))),
     );
     state.watch(PROBLEM, () => {
         const problem = readProblem(state);
