@@ -269,8 +269,8 @@ class _Kernels(torch.autograd.Function):
         return (*(next(derivatives) if wanted else None for wanted in needed[:3]), None)
 
 
-# What `_Kernels.apply` comes down to where no transform of `torch.func` is at work, as `_plain` has seen. The rest of it
-# would cost 5 microseconds.
+# What `_Kernels.apply` comes down to where no transform of `torch.func` is at work, as `_plain` has seen: without the
+# 5 microseconds that the rest of it costs.
 _apply: Any = super(torch.autograd.Function, _Kernels).apply
 _is_many = torch._C._functorch.is_legacy_batchedtensor  # as autograd's is_grads_batched makes it
 _transforming = torch._C._are_functorch_transforms_active
