@@ -76,6 +76,7 @@ bench-all: $(TORCH) ## Measure everything in ten minutes, and write it into READ
 
 experiments: $(STAMP) ## Run everything that docs/lab.md reports, in about ten minutes
 	@$(BIN)/python -m bench.experiments --write docs/lab.md
+	@$(BIN)/python -m bench.recordings
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
