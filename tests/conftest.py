@@ -14,6 +14,8 @@ from truenorm import engine
 sys.path.insert(0, str(Path(__file__).parent))
 pytest.register_assert_rewrite("patterns")
 
+from browser import address, browser, chromium, open_page  # noqa: E402, F401 - fixtures
+
 # No deadline: a busy machine is no failure. Derandomized: the same code gives the same result everywhere.
 settings.register_profile("all", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.register_profile("few", settings.get_profile("all"), max_examples=12)

@@ -1,0 +1,105 @@
+"""The page in a real browser, for the tests: Debian's chromium, from a file, without a network.
+
+`open_page`, a fixture that conftest.py hands to all tests, fails a test on any error or warning in the console and on
+any request but the page itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from truenorm import page as page_source
+
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PHONE, DESKTOP = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
+PARTS = ("table", "backwards", "sentences", "training")
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    """The browser, installed where that may be; one worker at a time."""
+    with open(Path(tempfile.gettempdir()) / "truenorm-chromium.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not Path(CHROMIUM).exists() and os.geteuid() == 0 and shutil.which("apt-get"):
+            for command in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
+                subprocess.run(["apt-get", "-qq", *command], capture_output=True)
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"needs {CHROMIUM}: apt-get install chromium")
+    return CHROMIUM
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return page_source.write(tmp_path_factory.mktemp("page") / "truenorm.html").as_uri()
+
+
+@pytest.fixture
+def open_page(browser: Any, address: str) -> Iterator[Open]:
+    """Opens the page with a fragment; afterwards nothing may have gone wrong in any that was opened."""
+    contexts, wrong = [], []
+
+    def open_page(fragment: str = "", **options: Any) -> Any:
+        settings = {"viewport": DESKTOP, "offline": True, "reduced_motion": "reduce"} | options
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(5000)
+        page.on("console", lambda one: wrong.append(one.text) if one.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: wrong.append(request.url) if request.url.split("#")[0] != address else None)
+        page.goto(address + fragment)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+def shown_part(page: Any) -> str:
+    """The part whose panel is in sight; its tab must say the same."""
+    (panel,) = [one for one in PARTS if page.locator(f"#panel-{one}").is_visible()]
+    assert page.locator("[role=tab][aria-selected=true]").get_attribute("id") == f"tab-{panel}"
+    return panel
+
+
+def flushed(page: Any) -> str:
+    """The fragment, once it is written."""
+    page.wait_for_timeout(400)
+    return str(page.evaluate("location.hash"))
+
+
+def violations(page: Any) -> str:
+    """What axe finds wrong with the page as it stands: nothing is ""."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+    results = axe.Axe().run(page)
+    return str(results.generate_report()) if results.violations_count else ""
