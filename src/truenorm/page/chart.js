@@ -5,8 +5,10 @@ A line chart that is read without colour and without a mouse.
     root.append(chart.element);
     chart.update({ series: [{ name: "batch norm", points: [[0, 3.3], [100, 2.4]] }], at: 100, logarithmic: false });
 
-Each series has a dash and a marker of its own, by its place in the list. A native slider below the chart, or a mouse on
-it, moves a cursor over the x values; the legend shows every series' value there. What is not finite leaves a gap.
+Each series has a hue, a dash and a marker of its own, by its place in the list or, so that it keeps them while others
+come and go, by numbers given with it: { name, points, hue: 0, dash: 1, shape: 4, thin: true }. A native slider below the
+chart, or a mouse on it, moves a cursor over the x values (or over `places` alone); the legend shows every series' value
+there. A part that has a legend of its own says `legend: false` and draws `lineSample`s. What is not finite leaves a gap.
 It draws itself anew when its width changes, so that text keeps its size on a phone.
 */
 import { uniqueId } from "./controls.js";
@@ -17,22 +19,23 @@ const MARKERS = ["circle", "square", "triangle", "diamond", "cross", "bar"];
 const MARGIN = { left: 56, right: 14, top: 26, bottom: 26 };
 const MOST_MARKERS = 9;
 
-export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null }) {
+export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null, legend: ownLegend = true }) {
     const id = uniqueId();
     const box = html("div", { class: "canvas" });
     const range = html("input", { type: "range", id, min: 0, step: 1, oninput: () => move(range.valueAsNumber) });
     const value = html("output", { for: id });
-    const legend = html("ul", { class: "legend" });
+    const legend = html("ul", { class: "legend", hidden: !ownLegend });
     const element = html(
         "figure", { class: "chart" }, html("figcaption", {}, title), box,
         html("div", { class: "slider" }, html("label", { for: id }, xLabel), range, value), legend,
     );
-    let data = { series: [], at: null, logarithmic: false };
+    let data = { series: [], at: null, logarithmic: false, places: null };
     let places = [];
 
     function update(news) {
         data = { ...data, ...news };
-        places = [...new Set(data.series.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b);
+        const all = data.places ?? data.series.flatMap(({ points }) => points.map(([x]) => x));
+        places = [...new Set(all)].sort((a, b) => a - b);
         range.max = Math.max(places.length - 1, 0);
         draw();
     }
@@ -51,8 +54,9 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null 
         const words = data.series.map(({ name, points }) => `${name} ${shownAt(points, at)}`);
         const label = `${title}. ${yLabel} against ${xLabel}; at ${value.textContent}: ${words.join(", ")}.`;
         box.replaceChildren(plot(data, places, at, { label, yLabel, height, width: box.clientWidth || 600 }));
-        legend.replaceChildren(...data.series.map(({ name, points }, i) =>
-            html("li", {}, sample(i), html("span", {}, name), html("b", {}, shownAt(points, at)))));
+        legend.replaceChildren(...data.series.map((one, i) =>
+            html("li", {}, lineSample(lookOf(one, i)), html("span", {}, one.name),
+                html("b", {}, shownAt(one.points, at)))));
     }
 
     const point = (event) => {
@@ -100,12 +104,24 @@ function plot({ series, logarithmic }, places, at, { label, yLabel, height, widt
         svg("text", { class: "tick", x: MARGIN.left, y: 12 }, `${yLabel} ↑`),
         at === undefined ? null
             : svg("line", { class: "cursor", x1: across(at), x2: across(at), y1: MARGIN.top, y2: bottom }),
-        series.map(({ points }, i) => line(points.map(([x, y]) => [across(x), down(y)]), i)),
+        series.map((one, i) => line(one.points.map(([x, y]) => [across(x), down(y)]), lookOf(one, i))),
+    );
+}
+
+/** What tells a series from the others: by its place, where it does not say. */
+function lookOf({ hue, dash, shape, thin }, i) {
+    return { hue: hue ?? i, dash: dash ?? i, shape: shape ?? i, thin };
+}
+
+function seriesGroup({ hue, dash, thin }, path, ...markers) {
+    return svg(
+        "g", { class: `series series-${hue % MARKERS.length}${thin ? " thin" : ""}` },
+        svg("path", { d: path, fill: "none", "stroke-dasharray": DASHES[dash % DASHES.length] }), markers,
     );
 }
 
 /** One series: the line, broken where there is no value, and a few markers. */
-function line(points, i) {
+function line(points, look) {
     let path = "";
     points.forEach(([x, y], place) => {
         if (!Number.isFinite(y)) return;
@@ -114,11 +130,7 @@ function line(points, i) {
     });
     const every = Math.max(1, Math.ceil(points.length / MOST_MARKERS));
     const shown = points.filter(([, y], place) => place % every === 0 && Number.isFinite(y));
-    return svg(
-        "g", { class: `series series-${i % MARKERS.length}` },
-        svg("path", { d: path, fill: "none", "stroke-dasharray": DASHES[i % DASHES.length] }),
-        shown.map(([x, y]) => marker(x, y, i)),
-    );
+    return seriesGroup(look, path, shown.map(([x, y]) => marker(x, y, look.shape)));
 }
 
 function marker(x, y, i) {
@@ -129,15 +141,11 @@ function marker(x, y, i) {
     return svg("path", { class: "marker", d: shapes[MARKERS[i % MARKERS.length]], transform: `translate(${x} ${y})` });
 }
 
-/** How a series looks, for the legend. */
-function sample(i) {
+/** How a series looks, for a legend: lineSample({ hue: 0, dash: 1, shape: 2 }). */
+export function lineSample(look) {
     return svg(
         "svg", { class: "sample", width: 44, height: 14, viewBox: "0 0 44 14", "aria-hidden": "true" },
-        svg(
-            "g", { class: `series series-${i % MARKERS.length}` },
-            svg("path", { d: "M2 7H42", fill: "none", "stroke-dasharray": DASHES[i % DASHES.length] }),
-            marker(22, 7, i),
-        ),
+        seriesGroup(look, "M2 7H42", marker(22, 7, look.shape)),
     );
 }
 
