@@ -35,14 +35,14 @@ export function chooser(state, name, label, options) {
     return element;
 }
 
-/** A range; `show` turns its value into the words beside it. */
-export function slider(state, name, label, { least, most, step = 1, show = formatNumber }) {
+/** A range; `show` turns its value into the words beside it, and may look at the fields `showing`, too. */
+export function slider(state, name, label, { least, most, step = 1, show = formatNumber, showing = [] }) {
     const id = uniqueId();
     const range = html("input", {
         type: "range", id, min: least, max: most, step, oninput: () => state.set({ [name]: range.valueAsNumber }),
     });
     const value = html("output", { for: id });
-    state.watch([name], () => {
+    state.watch([name, ...showing], () => {
         const now = state.get(name);
         if (range.valueAsNumber !== now) range.value = now;
         value.textContent = show(now);
