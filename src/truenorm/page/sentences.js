@@ -1,11 +1,513 @@
 /*
-The part "sentences": what padding does to the mean.
-*/
-import { html } from "./drawing.js";
+The part "sentences": why padding breaks batch norm, with two sentences and a slider. padding.js has what is computed;
+here it is drawn, from top to bottom:
 
-export function mountSentences(root) {
+    the slider and the watched word, in sight all the time, and in one line what they come to
+    1  the sentences, the rectangle that they are filled up to, and their embeddings
+    2  self-attention, and the stack of rows        3, 4  the mean of each column, with and without zeros
+    4, 5, 6  three normalizations beside each other, and how far each moves the watched word
+    the curve of that against the padding
+
+Each block is a function that returns { element, draw }: draw(model) shows what the state comes to. Inputs are kept
+while a person types in them; they are built anew only when there are other words or rows than before.
+*/
+import { lineChart } from "./chart.js";
+import { codesFor } from "./code.js";
+import { chooser, slider, uniqueId } from "./controls.js";
+import { announce, copyButtons, dotStrip, formatNumber, html, scrollBox } from "./drawing.js";
+import { measure, varianceOf } from "./maths.js";
+import {
+    METHODS, MOST_FILL, MOST_WORDS, SENTENCES_START, SENTENCE_FIELDS, columnSums, defineSentences, driftCurve, fillOf,
+    normalizeWatched, paddingOfEach, paddingRows, readSentences, respell, stackRows,
+} from "./padding.js";
+import { readNumber } from "./problem.js";
+
+const FIELDS_OF_SENTENCES = Object.keys(SENTENCE_FIELDS);
+const ORDINALS = ["first", "second"];
+const PADS_IN_FULL = 3; // of more padding rows, the first two are shown and the rest is one row that says how many
+
+export function mountSentences(root, state) {
+    defineSentences(state);
+    const read = () => readSentences(state);
+    const fill = () => state.get("sentences.fill");
+    const blocks = [
+        headline(fill), watchedChoice(state), rectangle(fill), ...ORDINALS.map((_, i) => sentenceEditor(state, i)),
+        attentionWords(), stackTable(state, fill), columnMeans(fill),
+        ...Object.keys(METHODS).map((name) => methodCard(name, read, fill)), driftChart(state, read, fill),
+    ];
+    const [said, watched, filled, first, second, attention, stack, means, counted, layer, valid, chart] = blocks;
+    const padding = slider(state, "sentences.fill", "Padding", {
+        least: 0, most: MOST_FILL, showing: FIELDS_OF_SENTENCES,
+        show: (value) => rowsInWords(paddingRows(read().lengths, value)),
+    });
+    root.classList.add("sentences");
     root.append(
         html("h2", {}, "Padded sentences"),
-        html("p", {}, "Shorter sentences are filled up with rows of zeros. Averaged in, they move the mean."),
+        html(
+            "p", {}, "A network reads many sentences at once, as one rectangle of numbers. So shorter sentences are ",
+            "filled up with rows of zeros, the ", html("em", {}, "padding"), ". Batch norm takes them for words. ",
+            html("strong", {}, "Move the slider and watch one word."),
+        ),
+        html("div", { class: "bar" }, padding, watched.element),
+        said.element,
+
+        html("h3", {}, "1. Sentences of different lengths are filled up with zeros"),
+        html(
+            "p", {}, "Every word has become a row of three numbers, its ", html("em", {}, "embedding"), ". A row of ",
+            html("code", { class: "pad" }, "<pad>"), " is no word: it is three zeros that take up room. Type other ",
+            "words, or other numbers.",
+        ),
+        html("div", { class: "columns" }, first.element, second.element), filled.element,
+
+        html("h3", {}, "2. Self-attention, then all rows on one stack"),
+        chooser(state, "sentences.rows", "Rows after self-attention", {
+            given: "given: the numbers of the example", computed: "computed by self-attention from the embeddings",
+        }),
+        attention.element,
+        html("div", { class: "columns" }, stack.element, html(
+            "div", { class: "beside" },
+            html("h3", {}, "3. Batch norm takes the mean of each column, zeros included"),
+            html("p", {}, "Zeros add nothing to the sum of a column. But they are counted when it is divided:"),
+            means.element,
+            html("h3", {}, "4. So the mean shrinks, and every real word moves"),
+            html(
+                "p", {}, "From each number the mean is taken away, and the rest is divided by the deviation, the ",
+                "usual distance from the mean. Both now describe zeros as much as words.",
+            ),
+        )),
+
+        html("h3", { class: "ways" }, "Three ways, the same word"),
+        html("div", { class: "cards" }, counted.element, layer.element, valid.element),
+        html("h3", {}, "The more padding, the further"),
+        chart.element,
+        html(
+            "p", {}, html("strong", {}, "In one sentence: "), "padding breaks batch norm because rows that are not ",
+            "real are counted, so what a word comes to depends on how long its neighbours happen to be.",
+        ),
+        html("p", { class: "note" }, "All three divide by the root of variance + 0.00001, as usual, and then stop: ",
+            "weight is 1 and bias is 0."),
+        html("button", {
+            type: "button", onclick: () => { state.set(SENTENCES_START); announce("The example is back."); },
+        }, "Start again with the example"),
     );
+    state.watch(Object.keys(SENTENCES_START), () => {
+        const model = read();
+        for (const { draw } of blocks) draw(model);
+    });
+}
+
+function rowsInWords(count) {
+    return count === 0 ? "none" : count === 1 ? "1 row" : `${count} rows`;
+}
+
+function quoted(word) {
+    return `“${word}”`;
+}
+
+/** What the slider comes to, in a line or two. */
+function headline(fill) {
+    const element = html("p", { class: "said", role: "status" });
+    const draw = (model) => {
+        const word = quoted(model.words[model.watched].word);
+        const { moved } = normalizeWatched(model, METHODS.counted, fill());
+        const padding = paddingRows(model.lengths, fill());
+        element.replaceChildren(...(
+            padding === 0 ? [`There is no padding, so every mean is true, and ${word} is where it belongs. Add some.`]
+                : Number.isNaN(moved) ? [`The row of ${word} cannot be read yet: see the cells that are marked below.`]
+                    : [
+                        "Nothing real changed, yet batch norm moved ", html("b", {}, word), " by ",
+                        html("b", { class: "number" }, formatNumber(moved, 3)), ". Layer norm, and batch norm over ",
+                        "the real rows, hold still.",
+                    ]
+        ));
+    };
+    return { element, draw };
+}
+
+function watchedChoice(state) {
+    const id = uniqueId();
+    const select = html("select", { id, onchange: () => state.set({ "sentences.watched": Number(select.value) }) });
+    const element = html("div", { class: "watch" }, html("label", { for: id }, "Watched word"), select);
+    let shown = "";
+    const draw = ({ words, watched }) => {
+        const now = JSON.stringify(words.map(({ word, sentence }) => [word, sentence]));
+        if (now !== shown) {
+            select.replaceChildren(...ORDINALS.map((ordinal, sentence) => html(
+                "optgroup", { label: `In the ${ordinal} sentence` },
+                words.map((one, place) =>
+                    (one.sentence === sentence ? html("option", { value: place }, one.word) : null)),
+            )));
+        }
+        shown = now;
+        select.value = watched;
+    };
+    return { element, draw };
+}
+
+/** Both sentences, equally long: a picture of what padding is for. */
+function rectangle(fill) {
+    const body = html("tbody");
+    const element = scrollBox("The sentences, filled up", html(
+        "table", { class: "numbers tokens" }, html("caption", {}, "Filled up, they make a rectangle"), body,
+    ));
+    const draw = ({ words, lengths, watched }) => {
+        const most = Math.max(...lengths);
+        body.replaceChildren(...paddingOfEach(lengths, fill()).map((padding, sentence) => {
+            const own = words.map((one, place) => [one, place]).filter(([one]) => one.sentence === sentence);
+            const missing = Math.min(most - own.length, padding); // up to the longest; behind that, both have the same
+            return html(
+                "tr", {}, html("th", { scope: "row" }, sentence + 1),
+                own.map(([{ word }, place]) => html(
+                    "td", { class: place === watched ? "watched" : false }, place === watched ? marked(word) : word,
+                )),
+                Array.from({ length: missing }, () => html("td", { class: "pad" }, "<pad>")),
+                shownPads(padding - missing).map((text) => html("td", { class: "pad" }, text)),
+            );
+        }));
+    };
+    return { element, draw };
+}
+
+/** So many padding rows: each alone while they are few. */
+function shownPads(count) {
+    if (count <= PADS_IN_FULL) return new Array(count).fill("<pad>");
+    return ["<pad>", "<pad>", `<pad> × ${count - 2}`];
+}
+
+function marked(word) {
+    return ["▸ ", word];
+}
+
+/** The text of a sentence, and the embeddings of its words. */
+function sentenceEditor(state, sentence) {
+    const [id, sentenceProblem, cellProblem] = [uniqueId(), uniqueId(), uniqueId()];
+    const field = FIELDS_OF_SENTENCES[sentence];
+    const text = html("input", {
+        type: "text", id, autocomplete: "off", spellcheck: "false", "aria-describedby": sentenceProblem,
+        oninput: () => {
+            const words = text.value.split(/\s+/).filter((word) => word !== "");
+            complain(words);
+            if (words.length) changeWords(state, sentence, words.slice(0, MOST_WORDS));
+            seen = state.get(field);
+        },
+    });
+    const complaint = html("p", { class: "problem", id: sentenceProblem, hidden: true });
+    const problem = html("p", { class: "problem", id: cellProblem, hidden: true });
+    const body = html("tbody");
+    const caption = html("caption", {}, `Embeddings of the ${ORDINALS[sentence]} sentence`);
+    const element = html(
+        "div", { class: "editor" }, html("label", { for: id }, `The ${ORDINALS[sentence]} sentence`), text, complaint,
+        scrollBox(`Embeddings, ${ORDINALS[sentence]} sentence`, html("table", { class: "numbers" }, caption, body)),
+        problem,
+    );
+    let seen = null; // the words that the text stands for: it is written anew only when others come from elsewhere
+
+    function complain(words) {
+        const kept = quoted(state.get(field).map(([word]) => word).join(" "));
+        const tooMany = `There is room for ${MOST_WORDS} words: the others are left out.`;
+        showProblem(complaint, !words.length ? `A sentence has one word at least. Until it has, ${kept} stays.`
+            : words.length > MOST_WORDS ? tooMany : "");
+        text.setAttribute("aria-invalid", complaint.textContent !== "");
+    }
+
+    function draw({ words, computed, watched }) {
+        const own = words.filter((one) => one.sentence === sentence);
+        if (state.get(field) !== seen) {
+            const now = own.map(({ word }) => word);
+            if (text.value.trim().split(/\s+/).join(" ") !== now.join(" ")) text.value = now.join(" ");
+            complain(now);
+            seen = state.get(field);
+        }
+        if (body.rows.length !== own.length) {
+            body.replaceChildren(...own.map((one) => html(
+                "tr", {}, html("th", { scope: "row" }),
+                one.embedding.map((_, column) => html("td", {}, numberCell(state, one, 1 + column))),
+            )));
+        }
+        own.forEach((one, i) =>
+            showWordRow(body.rows[i], one, one.embedding, "embedding", one === words[watched], cellProblem));
+        const left = computed ? "Until it is one, its word is left out." : "";
+        showProblem(problem, unreadable(own, ({ embedding }) => embedding, left));
+    }
+    return { element, draw };
+}
+
+/** Other words for a sentence; the watched word stays the watched one wherever it goes. */
+function changeWords(state, sentence, words) {
+    const field = FIELDS_OF_SENTENCES[sentence];
+    const before = state.get(field);
+    const after = respell(before, words);
+    const ahead = sentence === 0 ? 0 : state.get(FIELDS_OF_SENTENCES[0]).length;
+    const place = state.get("sentences.watched") - ahead;
+    let watched = place;
+    if (place >= before.length) watched = place + after.length - before.length;
+    else if (place >= 0) {
+        const same = after.indexOf(before[place]);
+        watched = same >= 0 ? same : Math.min(place, after.length - 1);
+    }
+    state.set({ [field]: after, "sentences.watched": watched + ahead });
+}
+
+/** A cell for one number of a word: text `slot` of its row in the state. Up and down go to the words around it. */
+function numberCell(state, { sentence, position }, slot) {
+    const field = FIELDS_OF_SENTENCES[sentence];
+    const input = html("input", {
+        type: "text", inputmode: "decimal", autocomplete: "off", class: "cell", "data-slot": slot,
+        oninput: () => {
+            const change = (row) => row.map((text, i) => (i === slot ? input.value : text));
+            state.set({ [field]: state.get(field).map((row, i) => (i === position ? change(row) : row)) });
+            if (slot <= 3 && state.get("sentences.rows") === "given") { // or else nothing would seem to happen
+                state.set({ "sentences.rows": "computed" });
+                announce("Rows are now computed by self-attention from the embeddings.");
+            }
+        },
+        onkeydown: (event) => {
+            const step = { ArrowUp: -1, ArrowDown: 1, Enter: 1 }[event.key];
+            if (step === undefined) return;
+            const column = [...input.closest("table").querySelectorAll(`[data-slot="${slot}"]`)];
+            const goal = column[column.indexOf(input) + step];
+            event.preventDefault();
+            goal?.focus();
+            goal?.select();
+        },
+    });
+    return input;
+}
+
+/** A row of a table whose first cell is a word and whose others are inputs, or plain cells. */
+function showWordRow(row, { word, row: values, valid }, texts, what, watched, problem) {
+    const [head, ...cells] = row.cells;
+    row.classList.toggle("watched", watched);
+    head.replaceChildren(...(watched ? marked(word) : [word]));
+    head.title = word;
+    cells.forEach((cell, column) => {
+        const input = cell.querySelector("input");
+        if (!input) {
+            cell.textContent = valid[column] ? formatNumber(values[column]) : "–";
+            return;
+        }
+        const wrong = Number.isNaN(readNumber(texts[column]));
+        if (input.value !== texts[column]) input.value = texts[column];
+        input.setAttribute("aria-label", `${word}, ${what}, number ${column + 1}`);
+        input.setAttribute("aria-invalid", wrong);
+        if (wrong) input.setAttribute("aria-describedby", problem);
+        else input.removeAttribute("aria-describedby");
+    });
+}
+
+/** What cannot be read as a number, and where it stands. */
+function unreadable(words, textsOf, consequence) {
+    const found = words.flatMap((one) => textsOf(one).flatMap((text, column) => {
+        if (!Number.isNaN(readNumber(text))) return [];
+        const place = `${one.word}, number ${column + 1}`;
+        return [text.trim() === "" ? `nothing (${place})` : `${quoted(text)} (${place})`];
+    }));
+    if (!found.length) return "";
+    return `${found.length === 1 ? "Not a number: " : "Not numbers: "}${found.join(", ")}. ${consequence}`.trim();
+}
+
+function showProblem(element, text) {
+    if (element.textContent !== text) element.textContent = text;
+    element.hidden = text === "";
+}
+
+/** Self-attention in a line and, where it is computed, what the watched word is made of. */
+function attentionWords() {
+    const element = html("p", { class: "attention" });
+    const draw = ({ words, computed, watched }) => {
+        const { word, weights } = words[watched];
+        const parts = weights.filter(({ weight }) => weight !== undefined);
+        const mixture = parts.map(({ word: other, weight }) => `${formatNumber(weight, 2)} · ${other}`).join(" + ");
+        element.replaceChildren(
+            "Self-attention turns each word into a mixture of all words of its sentence: more of those whose ",
+            "embeddings are like its own, and none of the padding.",
+            ...(computed ? [" Here it is ", html("code", {}, "softmax(E Eᵀ / √3) E"), ", where E is the embeddings of ",
+                "a sentence and softmax makes weights that sum to 1."] : []),
+            ...(computed && mixture ? [html("br"), html("code", { class: "mixture" }, `${word} = ${mixture}`)] : []),
+        );
+    };
+    return { element, draw };
+}
+
+/** All rows, one above the other, as batch norm sees them; below, what it makes of the columns. */
+function stackTable(state, fill) {
+    const id = uniqueId();
+    const bodies = ORDINALS.map(() => html("tbody"));
+    const foot = html("tfoot");
+    const problem = html("p", { class: "problem", id, hidden: true });
+    const share = html("div", { class: "share", role: "img" }, html("span"), html("span", { class: "pad" }));
+    const counts = html("p", { class: "note" });
+    const head = html("thead", {}, html(
+        "tr", {}, html("td", {}, "word"), [1, 2, 3].map((column) => html("th", { scope: "col" }, column)),
+    ));
+    const table = html("table", { class: "numbers stack" }, html("caption", {}, "The stack"), head, bodies, foot);
+    const element = html("div", { class: "rows" }, scrollBox("The stack of rows", table), problem, share, counts);
+    let built = "";
+
+    function build({ words, lengths, computed }) {
+        const now = JSON.stringify([computed, lengths, fill()]);
+        if (now === built) return;
+        built = now;
+        paddingOfEach(lengths, fill()).forEach((padding, sentence) => bodies[sentence].replaceChildren(
+            ...words.filter((one) => one.sentence === sentence).map((one) => html(
+                "tr", { class: "word" }, html("th", { scope: "row" }),
+                one.given.map((_, column) => html("td", {}, computed ? null : numberCell(state, one, 4 + column))),
+            )),
+            ...shownPads(padding).map((text) => html(
+                "tr", { class: "pad" }, html("th", { scope: "row" }, text),
+                [0, 0, 0].map((zero) => html("td", { class: "pad" }, zero)),
+            )),
+        ));
+    }
+
+    function draw(model) {
+        const { words, lengths, computed, watched } = model;
+        build(model);
+        const rows = bodies.flatMap((body) => [...body.querySelectorAll(".word")]);
+        rows.forEach((row, i) => showWordRow(row, words[i], words[i].given, "row", i === watched, id));
+        showProblem(problem, computed ? "" : unreadable(words, ({ given }) => given, "Until then, it is left out."));
+        foot.replaceChildren(
+            ...statisticRows(model, METHODS.counted, fill(), "all rows", "pad"),
+            ...statisticRows(model, METHODS.valid, fill(), "real rows", "real"),
+        );
+        const padding = paddingRows(lengths, fill());
+        const percent = Math.round((100 * padding) / (padding + words.length));
+        const said = `${words.length} real rows and ${padding} of padding: ${percent} % of the stack is not real.`;
+        share.setAttribute("aria-label", said);
+        share.firstChild.style.setProperty("flex-grow", words.length);
+        share.lastChild.style.setProperty("flex-grow", padding);
+        counts.textContent = said;
+    }
+    return { element, draw };
+}
+
+/** Mean and deviation of each column, with padding or without. */
+function statisticRows(model, method, fill, of, kind) {
+    const { x, valid } = stackRows(model, method, fill);
+    const moments = measure(x, method.norm, { valid });
+    const rows = { mean: moments.mean, deviation: varianceOf(moments, 0).map(Math.sqrt) };
+    return Object.entries(rows).map(([name, values]) => html(
+        "tr", { class: `statistic ${kind}`, "data-values": JSON.stringify(values) },
+        html("th", { scope: "row" }, `${name}, ${of}`), values.map((value) => html("td", {}, formatNumber(value, 4))),
+    ));
+}
+
+/** For each column: the same sum, divided by how many rows there are, and by how many are real. */
+function columnMeans(fill) {
+    const body = html("tbody");
+    const head = html("thead", {}, html(
+        "tr", {}, html("td", {}, "column"), html("th", { scope: "col" }, "real rows"),
+        html("th", { scope: "col" }, "zeros counted"),
+    ));
+    const element = scrollBox("The mean of each column", html(
+        "table", { class: "numbers means" },
+        html("caption", { class: "unseen" }, "The mean of each column"), head, body,
+    ));
+    const row = ({ values, padding, sum }, column) => {
+        const domain = [Math.min(0, ...values), Math.max(0, ...values)];
+        const strip = (label, all) => {
+            const mean = all.length ? sum / all.length : 0;
+            const std = Math.sqrt(all.reduce((total, value) => total + (value - mean) ** 2, 0) / (all.length || 1));
+            const said = `${formatNumber(sum)} / ${all.length} = `;
+            const picture = dotStrip({ label, values: all, mean, std, domain });
+            return html("td", {}, picture, said, html("b", {}, formatNumber(mean)));
+        };
+        return html(
+            "tr", {}, html("th", { scope: "row" }, column + 1), strip(`Column ${column + 1}, real rows`, values),
+            strip(`Column ${column + 1}, zeros counted`, [...values, ...new Array(padding).fill(0)]),
+        );
+    };
+    const draw = (model) => body.replaceChildren(...columnSums(model, fill()).map(row));
+    return { element, draw };
+}
+
+const CARD_WORDS = {
+    counted: {
+        heading: "4. Batch norm, padding counted",
+        how: "One mean and deviation for each column, over every row of the stack, zeros too.",
+        still: "No padding: this is the true row.",
+    },
+    layer: {
+        heading: "5. Layer norm goes along the row",
+        how: "One mean and deviation for each row, over its own three numbers. A row of padding has its own, too, and "
+            + "no other row sees it.",
+        still: "It holds still: no other row comes in.",
+    },
+    valid: {
+        heading: "6. The third answer: count only real rows",
+        how: "One mean and deviation for each column, over the rows that are words. One only has to say how long each "
+            + "sentence is.",
+        still: "It holds still: padding is not counted.",
+    },
+};
+
+/** One method: its statistics, the watched row without and with padding, and how far it moved. */
+function methodCard(name, read, fill) {
+    const method = METHODS[name];
+    const { heading, how, still } = CARD_WORDS[name];
+    const body = html("tbody");
+    const moved = html("p", { class: "moved" });
+    const id = uniqueId();
+    const table = html("table", { class: "numbers" }, html("caption", { class: "unseen" }, method.title), body);
+    const element = html(
+        "section", { class: "card", "data-method": name, "aria-labelledby": id },
+        html("h4", { id }, heading), html("p", {}, how), moved,
+        scrollBox(heading, table),
+        copyButtons(codesFor(() => ({ ...stackRows(read(), method, fill()), norm: method.norm }))),
+    );
+    const draw = (model) => {
+        const { word } = model.words[model.watched];
+        const watched = normalizeWatched(model, method, fill());
+        const perRow = method.norm.name === "layer";
+        const cells = (values, show = formatNumber) =>
+            values.map((value, j) => html("td", {}, watched.valid[j] ? show(value, 3) : "–"));
+        const statistics = (values) =>
+            (perRow ? html("td", { colspan: 3 }, formatNumber(values[0], 3)) : cells(values));
+        const line = (label, content, kind = false) =>
+            html("tr", { class: kind }, html("th", { scope: "row" }, label), content);
+        body.replaceChildren(
+            line("mean", statistics(watched.mean)),
+            line("deviation", statistics(watched.deviation)),
+            line("without padding", cells(watched.alone)),
+            line("now", cells(watched.y), "watched"),
+            line("moved by", cells(watched.difference, signedNumber)),
+        );
+        const shown = Number.isNaN(watched.moved) ? "–" : formatNumber(watched.moved, 3);
+        moved.replaceChildren(
+            html("b", { class: "number" }, shown),
+            html("span", {}, shown === "–" ? `${quoted(word)} cannot be read.`
+                : watched.moved === 0 ? still : `Nothing real changed, yet ${quoted(word)} moved by ${shown}.`),
+        );
+        element.classList.toggle("drifts", watched.moved > 0);
+        Object.assign(element.dataset, { // in full, for whoever wants to compare
+            moved: watched.moved, y: JSON.stringify(watched.y), alone: JSON.stringify(watched.alone),
+            mean: JSON.stringify(watched.mean), deviation: JSON.stringify(watched.deviation),
+        });
+    };
+    return { element, draw };
+}
+
+function signedNumber(value, digits) {
+    return value > 0 ? `+${formatNumber(value, digits)}` : formatNumber(value, digits);
+}
+
+/** How far the watched word moves, against the padding. */
+function driftChart(state, read, fill) {
+    const chart = lineChart({
+        title: "How far the watched word moves", xLabel: "rows of padding", yLabel: "moved by", height: 240,
+        onscrub: (padding) => state.set({ "sentences.fill": fillOf(read().lengths, padding) }),
+    });
+    const note = html("p", { class: "note" }, "Two of the three lines lie on 0, one upon the other.");
+    let drawn = "";
+    let series = [];
+    const draw = (model) => {
+        const now = JSON.stringify([model.words.map(({ row }) => row), model.lengths, model.watched]);
+        if (now !== drawn) { // the curve does not depend on the slider
+            series = Object.values(METHODS).map((method) =>
+                ({ name: method.title, hue: method.hue, points: driftCurve(model, method) }));
+        }
+        drawn = now;
+        chart.update({ series, at: paddingRows(model.lengths, fill()) });
+    };
+    return { element: html("div", { class: "drift" }, chart.element, note), draw };
 }
