@@ -4,7 +4,7 @@ here it is drawn, from top to bottom:
 
     the slider and the watched word, in sight all the time, and in one line what they come to
     1  the sentences, the rectangle that they are filled up to, and their embeddings
-    2  self-attention, and the stack of rows        3, 4  the mean of each column, with and without zeros
+    2  self-attention, and the stack of rows        3  the mean of each column, with and without zeros
     4, 5, 6  three normalizations beside each other, and how far each moves the watched word
     the curve of that against the padding
 
@@ -57,7 +57,9 @@ export function mountSentences(root, state) {
             html("code", { class: "pad" }, "<pad>"), " is no word: it is three zeros that take up room. Type other ",
             "words, or other numbers.",
         ),
-        html("div", { class: "columns" }, first.element, second.element), filled.element,
+        html("div", { class: "columns" }, first.text, second.text),
+        filled.element,
+        html("div", { class: "columns" }, first.element, second.element),
 
         html("h3", {}, "2. Self-attention, then all rows on one stack"),
         chooser(state, "sentences.rows", "Rows after self-attention", {
@@ -69,14 +71,12 @@ export function mountSentences(root, state) {
             html("h3", {}, "3. Batch norm takes the mean of each column, zeros included"),
             html("p", {}, "Zeros add nothing to the sum of a column. But they are counted when it is divided:"),
             means.element,
-            html("h3", {}, "4. So the mean shrinks, and every real word moves"),
             html(
-                "p", {}, "From each number the mean is taken away, and the rest is divided by the deviation, the ",
-                "usual distance from the mean. Both now describe zeros as much as words.",
+                "p", { class: "note" }, "Dots are the numbers of a column. The upright line is their mean, the grey ",
+                "bar reaches one ", html("em", {}, "deviation"), ", their usual distance from it, to each side.",
             ),
         )),
 
-        html("h3", { class: "ways" }, "Three ways, the same word"),
         html("div", { class: "cards" }, counted.element, layer.element, valid.element),
         html("h3", {}, "The more padding, the further"),
         chart.element,
@@ -195,8 +195,9 @@ function sentenceEditor(state, sentence) {
     const problem = html("p", { class: "problem", id: cellProblem, hidden: true });
     const body = html("tbody");
     const caption = html("caption", {}, `Embeddings of the ${ORDINALS[sentence]} sentence`);
+    const label = html("label", { for: id }, `The ${ORDINALS[sentence]} sentence`);
     const element = html(
-        "div", { class: "editor" }, html("label", { for: id }, `The ${ORDINALS[sentence]} sentence`), text, complaint,
+        "div", { class: "editor" },
         scrollBox(`Embeddings, ${ORDINALS[sentence]} sentence`, html("table", { class: "numbers" }, caption, body)),
         problem,
     );
@@ -229,7 +230,7 @@ function sentenceEditor(state, sentence) {
         const left = computed ? "Until it is one, its word is left out." : "";
         showProblem(problem, unreadable(own, ({ embedding }) => embedding, left));
     }
-    return { element, draw };
+    return { text: html("div", { class: "editor" }, label, text, complaint), element, draw };
 }
 
 /** Other words for a sentence; the watched word stays the watched one wherever it goes. */
@@ -423,21 +424,22 @@ function columnMeans(fill) {
 
 const CARD_WORDS = {
     counted: {
-        heading: "4. Batch norm, padding counted",
-        how: "One mean and deviation for each column, over every row of the stack, zeros too.",
-        still: "No padding: this is the true row.",
+        heading: "4. So the mean shrinks, and every word moves",
+        how: "Each number less the mean of its column, divided by the deviation of its column. Both are of all rows: "
+            + "they describe zeros as much as words.",
+        still: "No padding: here it is where it belongs.",
     },
     layer: {
         heading: "5. Layer norm goes along the row",
-        how: "One mean and deviation for each row, over its own three numbers. A row of padding has its own, too, and "
-            + "no other row sees it.",
+        how: "Mean and deviation of each row, over its own three numbers. A row of padding has its own, too, and no "
+            + "other row ever sees it.",
         still: "It holds still: no other row comes in.",
     },
     valid: {
         heading: "6. The third answer: count only real rows",
-        how: "One mean and deviation for each column, over the rows that are words. One only has to say how long each "
-            + "sentence is.",
-        still: "It holds still: padding is not counted.",
+        how: "Mean and deviation of each column, but over words alone. All it takes is to say how long each sentence "
+            + "is.",
+        still: "It holds still: zeros are not counted.",
     },
 };
 
@@ -451,7 +453,7 @@ function methodCard(name, read, fill) {
     const table = html("table", { class: "numbers" }, html("caption", { class: "unseen" }, method.title), body);
     const element = html(
         "section", { class: "card", "data-method": name, "aria-labelledby": id },
-        html("h4", { id }, heading), html("p", {}, how), moved,
+        html("p", { class: "note" }, method.title), html("h3", { id }, heading), html("p", {}, how), moved,
         scrollBox(heading, table),
         copyButtons(codesFor(() => ({ ...stackRows(read(), method, fill()), norm: method.norm }))),
     );
@@ -468,15 +470,15 @@ function methodCard(name, read, fill) {
         body.replaceChildren(
             line("mean", statistics(watched.mean)),
             line("deviation", statistics(watched.deviation)),
-            line("without padding", cells(watched.alone)),
+            line("no padding", cells(watched.alone)),
             line("now", cells(watched.y), "watched"),
-            line("moved by", cells(watched.difference, signedNumber)),
+            line("moved", cells(watched.difference, signedNumber)),
         );
         const shown = Number.isNaN(watched.moved) ? "–" : formatNumber(watched.moved, 3);
         moved.replaceChildren(
             html("b", { class: "number" }, shown),
             html("span", {}, shown === "–" ? `${quoted(word)} cannot be read.`
-                : watched.moved === 0 ? still : `Nothing real changed, yet ${quoted(word)} moved by ${shown}.`),
+                : watched.moved === 0 ? still : `is how far ${quoted(word)} moved, though nothing real changed.`),
         );
         element.classList.toggle("drifts", watched.moved > 0);
         Object.assign(element.dataset, { // in full, for whoever wants to compare
