@@ -38,8 +38,13 @@ function prepare({ x, norm, valid, weight = null, bias = null, offsets = [0, x.l
         groups: byRow ? 1 : norm.name === "group" ? norm.groups : columns,
         weight: weight ?? new Array(columns).fill(1),
         bias: bias ?? new Array(columns).fill(0),
-        simple: whole && !bySample && out.var.every((variance) => variance > 0),
+        simple: whole && !bySample && out.var.every((variance, s) => variance > 0 || onlyZeros(out, s)),
     };
+}
+
+/** Zeros, as padding is, leave nothing to round; and with eps under the root there is something to divide by. */
+function onlyZeros({ moments, norm }, s) {
+    return moments.m2[s] === 0 && moments.mean[s] === 0 && norm.eps > 0 && norm.eps_at === "var";
 }
 
 function numpyCode(given) {

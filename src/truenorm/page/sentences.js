@@ -100,8 +100,10 @@ function rowsInWords(count) {
     return count === 0 ? "none" : count === 1 ? "1 row" : `${count} rows`;
 }
 
+/** A word inside of a sentence; a very long one is cut. */
 function quoted(word) {
-    return `“${word}”`;
+    const letters = [...word];
+    return `“${letters.length > 24 ? `${letters.slice(0, 20).join("")}…` : word}”`;
 }
 
 /** What the slider comes to, in a line or two. */
@@ -227,8 +229,8 @@ function sentenceEditor(state, sentence) {
         }
         own.forEach((one, i) =>
             showWordRow(body.rows[i], one, one.embedding, "embedding", one === words[watched], cellProblem));
-        const left = computed ? "Until it is one, its word is left out." : "";
-        showProblem(problem, unreadable(own, ({ embedding }) => embedding, left));
+        const rule = computed ? "No number, so the word is left out: " : "No number: ";
+        showProblem(problem, unreadable(rule, own, ({ embedding }) => embedding));
     }
     return { text: html("div", { class: "editor" }, label, text, complaint), element, draw };
 }
@@ -296,15 +298,14 @@ function showWordRow(row, { word, row: values, valid }, texts, what, watched, pr
     });
 }
 
-/** What cannot be read as a number, and where it stands. */
-function unreadable(words, textsOf, consequence) {
+/** What cannot be read as a number, and where it stands; "" if all can. */
+function unreadable(rule, words, textsOf) {
     const found = words.flatMap((one) => textsOf(one).flatMap((text, column) => {
         if (!Number.isNaN(readNumber(text))) return [];
-        const place = `${one.word}, number ${column + 1}`;
-        return [text.trim() === "" ? `nothing (${place})` : `${quoted(text)} (${place})`];
+        const what = text.trim() === "" ? "an empty cell" : quoted(text);
+        return [`${what} (number ${column + 1} of ${quoted(one.word)})`];
     }));
-    if (!found.length) return "";
-    return `${found.length === 1 ? "Not a number: " : "Not numbers: "}${found.join(", ")}. ${consequence}`.trim();
+    return found.length ? `${rule}${found.join(", ")}.` : "";
 }
 
 function showProblem(element, text) {
@@ -318,13 +319,15 @@ function attentionWords() {
     const draw = ({ words, computed, watched }) => {
         const { word, weights } = words[watched];
         const parts = weights.filter(({ weight }) => weight !== undefined);
-        const mixture = parts.map(({ word: other, weight }) => `${formatNumber(weight, 2)} · ${other}`).join(" + ");
+        const terms = parts.map(({ word: other, weight }) => `${formatNumber(weight, 2)} · ${quoted(other)}`);
+        const mixture = `${quoted(word)} = ${terms.join(" + ")}`;
         element.replaceChildren(
             "Self-attention turns each word into a mixture of all words of its sentence: more of those whose ",
             "embeddings are like its own, and none of the padding.",
+            ...(computed ? [] : [" These rows are given; type others if you like."]),
             ...(computed ? [" Here it is ", html("code", {}, "softmax(E Eᵀ / √3) E"), ", where E is the embeddings of ",
                 "a sentence and softmax makes weights that sum to 1."] : []),
-            ...(computed && mixture ? [html("br"), html("code", { class: "mixture" }, `${word} = ${mixture}`)] : []),
+            ...(terms.length ? [html("br"), html("code", { class: "mixture" }, mixture)] : []),
         );
     };
     return { element, draw };
@@ -366,7 +369,7 @@ function stackTable(state, fill) {
         build(model);
         const rows = bodies.flatMap((body) => [...body.querySelectorAll(".word")]);
         rows.forEach((row, i) => showWordRow(row, words[i], words[i].given, "row", i === watched, id));
-        showProblem(problem, computed ? "" : unreadable(words, ({ given }) => given, "Until then, it is left out."));
+        showProblem(problem, computed ? "" : unreadable("No number, so left out: ", words, ({ given }) => given));
         foot.replaceChildren(
             ...statisticRows(model, METHODS.counted, fill(), "all rows", "pad"),
             ...statisticRows(model, METHODS.valid, fill(), "real rows", "real"),
