@@ -318,17 +318,17 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     (
         lambda: tn.measure(X[0], tn.batch(), lengths=[1, 2, 3, 4]),
         "lengths: axes b and t to count in, got x (4, 3) with the axes b, c. "
-        "Name them in the pattern, or pass valid=, which works for every shape.",
+        "Pass valid=, which works for every shape, or name them in the pattern.",
     ),
     (
         lambda: tn.measure(X[None], tn.batch(), lengths=[1]),
         "lengths: axes b and t to count in, got x (1, 2, 4, 3) with the axes b, p1, p2, c. "
-        "Name them in the pattern, or pass valid=, which works for every shape.",
+        "Pass valid=, which works for every shape, or name them in the pattern.",
     ),
     (
         lambda: tn.measure(X, Norm("n [t] c"), lengths=[1, 2]),
         "lengths: axes b and t to count in, got x (2, 4, 3) with the axes n, t, c. "
-        "Name them in the pattern, or pass valid=, which works for every shape.",
+        "Pass valid=, which works for every shape, or name them in the pattern.",
     ),
     (
         lambda: tn.measure(X, tn.batch(), offsets=[0, 2]),

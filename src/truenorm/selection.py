@@ -222,7 +222,7 @@ def _checked_lengths(view: View, lengths: ArrayLike) -> NDArray[np.int64]:
         names = ", ".join(axis.name for axis in view.axes)
         raise ValueError(
             f"lengths: axes b and t to count in, got x {view.shape} with the axes {names}. "
-            "Name them in the pattern, or pass valid=, which works for every shape."
+            "Pass valid=, which works for every shape, or name them in the pattern."
         )
     samples, extent = view.axes[b].size, view.axes[t].size
     if len(counts) != samples:

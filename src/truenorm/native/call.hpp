@@ -31,7 +31,7 @@ public:
     }
 
     void forward(Address x, Address y, Address weight, char weight_letter, Address bias, char bias_letter) {
-        present(x, y);
+        check(x);
         nb::gil_scoped_release released;
         Problem call = problem;
         Team team(call.elements());
@@ -48,7 +48,8 @@ public:
 
     void backward(Address x, Address dy, Address dx, Address weight, char weight_letter, Address dweight, Address dbias,
                   char bias_letter) {
-        present(x, dy);
+        check(x);
+        check(dy);
         nb::gil_scoped_release released;
         Problem call = problem;
         Team team(call.elements());
@@ -101,9 +102,9 @@ private:
     bool fixed = false;
     std::vector<Moments> moments;
 
-    // Some tensors of zeros have no memory.
-    static void present(Address one, Address other) {
-        if (!one || !other) throw nb::value_error("x, y, dy: tensors with memory of their own. Clone them.");
+    // Some tensors of zeros have no memory; one made from bytes may begin anywhere in it.
+    void check(Address tensor) const {
+        if (!tensor || tensor % plan.itemsize()) throw nb::value_error("x, dy: in memory of their own, aligned. Clone them.");
     }
 
     static Stored at(Address address, char letter) { return {reinterpret_cast<void*>(address), letter}; }

@@ -256,6 +256,19 @@ void measure_rows(const Problem& p, const Runs& runs, const T* x, Moments* found
 
 // ---- planes ----
 
+// item(q, from, to) for the groups from to `to` of sequence q: as many at once as make it worth a thread's while.
+template <class Item>
+void sweep_planes(const Problem& p, Item body) {
+    constexpr std::int64_t ELEMENTS = 1 << 13;
+    const std::int64_t fitting = ELEMENTS / (p.channels * p.positions), most = fitting < 1 ? 1 : fitting;
+    const std::int64_t each = most < p.kept ? most : p.kept, pieces = (p.kept + each - 1) / each;
+    auto item = [&](std::int64_t index) {
+        const std::int64_t from = index % pieces * each, to = from + each;
+        body(index / pieces, from, to < p.kept ? to : p.kept);
+    };
+    p.team->share(p.sequences * pieces, item);
+}
+
 // The statistic (sequence q, kept k) over its channels.
 template <class T, class A>
 Moments measure_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t k, const T* x) {
@@ -279,17 +292,34 @@ Moments measure_group(const Problem& p, const Runs& runs, std::int64_t q, std::i
     return found;
 }
 
+// found[from .. to): of these groups of sequence q. Groups of one plane each are measured together, like rows.
+template <class T, class A>
+void measure_groups(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t from, std::int64_t to, const T* x,
+                    Moments* found) {
+    const bool plain = p.channels == 1 && !p.sample_weight && runs.first[q + 1] - runs.first[q] == 1;
+    if (!plain) {
+        for (std::int64_t k = from; k < to; ++k) found[k] = measure_group<T, A>(p, runs, q, k, x);
+        return;
+    }
+    const T* first = x + q * p.kept * p.positions + runs.runs[runs.first[q]].start - q * p.extent;
+    for (std::int64_t k = from; k < to; k += GROUP) {
+        const T* at[GROUP];
+        const int n = static_cast<int>(to - k < GROUP ? to - k : GROUP);
+        for (int r = 0; r < n; ++r) at[r] = first + (k + r) * p.positions;
+        measure_stretches<T, A>(at, n, runs.count[q], p.center, 0, found + k);
+    }
+}
+
 template <class T, class A>
 void measure_planes(const Problem& p, const Runs& runs, const T* x, Moments* found) {
     std::vector<Moments> parts(p.sequences * p.kept);
-    auto measure = [&](std::int64_t item) {
-        parts[item] = measure_group<T, A>(p, runs, item / p.kept, item % p.kept, x);
-    };
-    p.team->share(p.sequences * p.kept, measure);
-    for (std::int64_t i = 0; i < p.statistics(); ++i) {
-        found[i] = Moments{};
-        for (std::int64_t r = 0; r < p.reduced; ++r)
-            merge(found[i], parts[(i / p.kept * p.reduced + r) * p.kept + i % p.kept]);
+    sweep_planes(p, [&](std::int64_t q, std::int64_t from, std::int64_t to) {
+        measure_groups<T, A>(p, runs, q, from, to, x, &parts[q * p.kept]);
+    });
+    std::fill_n(found, p.statistics(), Moments{});
+    for (std::int64_t q = 0; q < p.sequences; ++q) {  // in the order of memory
+        Moments* into = found + q / p.reduced * p.kept;
+        for (std::int64_t k = 0; k < p.kept; ++k) merge(into[k], parts[q * p.kept + k]);
     }
 }
 

@@ -201,6 +201,8 @@ public:
         return "";
     }
 
+    std::size_t itemsize() const { return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2; }
+
     template <class Call>
     void dispatch(Call call) const {
         switch (dtype) {

@@ -491,8 +491,7 @@ void sweep_plane(const Problem& p, const Runs& runs, std::int64_t q, Stretch str
 
 template <class T, class A>
 void forward_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t k, const T* x, const Output<T>& y,
-                   const Moments& found, const Affine& affine) {
-    const double rstd = inverse_deviation(p, found);
+                   const Moments& found, double rstd, const Affine& affine) {
     for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
         const std::int64_t plane = (q * p.width() + c) * p.positions;
         const double scale = rstd * affine.weight[c], bias = affine.bias[c];
@@ -509,7 +508,6 @@ void forward_group(const Problem& p, const Runs& runs, std::int64_t q, std::int6
             y.fill(p.keep_padding ? x : nullptr, plane + begin, end - begin);
         });
     }
-    y.finish();
 }
 
 template <class T, class A>
@@ -517,20 +515,25 @@ void forward_planes(const Problem& p, const Runs& runs, const T* x, const Output
                     const Affine& affine) {
     const bool together = p.reduced == 1;  // each group is a statistic of its own: measure it and write it at once
     if (!given && !together) measure_planes<T, A>(p, runs, x, found);
-    auto item = [&](std::int64_t turn) {  // from the last: see sweep_columns
-        const std::int64_t index = p.sequences * p.kept - 1 - turn;
-        const std::int64_t q = index / p.kept, k = index % p.kept, i = q / p.reduced * p.kept + k;
-        if (!given && together) found[i] = measure_group<T, A>(p, runs, q, k, x);
-        forward_group<T, A>(p, runs, q, k, x, y, found[i], affine);
-    };
-    p.team->share(p.sequences * p.kept, item);
+    std::vector<double> rstd(p.statistics());
+    const auto settle = [&](std::int64_t i) { rstd[i] = inverse_deviation(p, found[i]); };
+    for (std::int64_t i = 0; (given || !together) && i < p.statistics(); ++i) settle(i);
+    sweep_planes(p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) {
+        const std::int64_t q = p.sequences - 1 - turn, first = q / p.reduced * p.kept;  // from the last: see sweep_columns
+        if (!given && together) {
+            measure_groups<T, A>(p, runs, q, from, to, x, found + first);
+            for (std::int64_t k = from; k < to; ++k) settle(first + k);
+        }
+        for (std::int64_t k = from; k < to; ++k)
+            forward_group<T, A>(p, runs, q, k, x, y, found[first + k], rstd[first + k], affine);
+        y.finish();
+    });
 }
 
 // parts: (channels of the group) times (sum of dy, sum of dy * xhat).
 template <class T, class A>
 void sums_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t k, const T* x, const T* dy,
-                const Moments& found, double* parts) {
-    const double rstd = inverse_deviation(p, found);
+                const Moments& found, double rstd, double* parts) {
     const Fixed<A> one(found.mean, rstd);
     for (std::int64_t c = 0; c < p.channels; ++c) {
         const std::int64_t at = (q * p.width() + k * p.channels + c) * p.positions;
@@ -555,9 +558,7 @@ void sums_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t
 
 template <class T, class A>
 void backward_group(const Problem& p, const Runs& runs, std::int64_t q, std::int64_t k, const T* x, const T* dy,
-                    const Output<T>& dx, const Moments& found, const Affine& affine, const Sums* sums) {
-    const double rstd = scale_of(p, found, sums, inverse_deviation(p, found));
-    const Shared shared = shared_of(p, found, sums, rstd);
+                    const Output<T>& dx, const Moments& found, double rstd, const Affine& affine, const Shared& shared) {
     for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
         const std::int64_t plane = (q * p.width() + c) * p.positions;
         const double scale = rstd * affine.weight[c];
@@ -580,7 +581,6 @@ void backward_group(const Problem& p, const Runs& runs, std::int64_t q, std::int
             dx.fill(p.keep_padding ? dy : nullptr, plane + begin, end - begin);
         });
     }
-    dx.finish();
 }
 
 template <class T, class A>
@@ -592,10 +592,19 @@ void backward_planes(const Problem& p, const Runs& runs, const T* x, const T* dy
     std::vector<Sums> own(sums || given ? 0 : p.statistics());
     if (!sums) sums = own.data();
     const auto statistic = [&](std::int64_t index) { return index / p.kept / p.reduced * p.kept + index % p.kept; };
-    const auto write = [&](std::int64_t index, const Sums* all) {
-        const std::int64_t i = statistic(index);
-        backward_group<T, A>(p, runs, index / p.kept, index % p.kept, x, dy, dx, found[i], affine,
-                             constant ? nullptr : all + i);
+    std::vector<double> rstd(p.statistics()), scale(p.statistics());
+    std::vector<Shared> shared(p.statistics());
+    for (std::int64_t i = 0; i < p.statistics(); ++i) rstd[i] = inverse_deviation(p, found[i]);
+    const auto settle = [&](std::int64_t i) {
+        const Sums* all = constant ? nullptr : (given ? given : sums) + i;
+        scale[i] = scale_of(p, found[i], all, rstd[i]);
+        shared[i] = shared_of(p, found[i], all, scale[i]);
+    };
+    const auto write = [&](std::int64_t q, std::int64_t from, std::int64_t to) {
+        const std::int64_t first = q / p.reduced * p.kept;
+        for (std::int64_t k = from; k < to; ++k)
+            backward_group<T, A>(p, runs, q, k, x, dy, dx, found[first + k], scale[first + k], affine, shared[first + k]);
+        dx.finish();
     };
     if (!given) {
         std::vector<double> parts(items * p.channels * 2);
@@ -607,13 +616,16 @@ void backward_planes(const Problem& p, const Runs& runs, const T* x, const T* dy
                 sums[statistic(index)].dxhat_xhat += scale * part[1];
             }
         };
-        auto item = [&](std::int64_t index) {
-            sums_group<T, A>(p, runs, index / p.kept, index % p.kept, x, dy, found[statistic(index)],
-                             &parts[index * p.channels * 2]);
-            if (together) add(index);
-            if (together && dx) write(index, sums);
-        };
-        p.team->share(items, item);
+        sweep_planes(p, [&](std::int64_t q, std::int64_t from, std::int64_t to) {
+            for (std::int64_t k = from; k < to; ++k) {
+                const std::int64_t index = q * p.kept + k, i = statistic(index);
+                sums_group<T, A>(p, runs, q, k, x, dy, found[i], rstd[i], &parts[index * p.channels * 2]);
+                if (!together) continue;
+                add(index);
+                settle(i);
+            }
+            if (together && dx) write(q, from, to);
+        });
         for (std::int64_t index = 0; index < items; ++index) {
             if (!together) add(index);
             for (std::int64_t c = 0; c < p.channels; ++c) {
@@ -623,8 +635,10 @@ void backward_planes(const Problem& p, const Runs& runs, const T* x, const T* dy
         }
         if (together || !dx) return;
     }
-    auto item = [&](std::int64_t turn) { write(items - 1 - turn, given ? given : sums); };
-    p.team->share(items, item);
+    for (std::int64_t i = 0; i < p.statistics(); ++i) settle(i);
+    sweep_planes(p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) {
+        write(p.sequences - 1 - turn, from, to);
+    });
 }
 
 // ---- the verbs ----

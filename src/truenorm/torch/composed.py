@@ -117,6 +117,8 @@ def moments(x: Tensor, real: Real) -> tuple[Tensor, Tensor, Tensor]:
     """count, mean and m2, which broadcast against x. `x` is 0 where it is not real."""
     view = real.view
     weight = real.times if real.times is not None else real.valid
+    if real.times is not None:
+        x = torch.where(real.times > 0, x, 0.0)  # what counts for nothing is not read
     if weight is not None:
         weight = weight.to(x.dtype)
         weight = weight if real.valid is None else torch.where(real.valid, weight, 0.0)

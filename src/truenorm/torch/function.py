@@ -67,7 +67,7 @@ def usual_call(x: Tensor, norm: str, weight: Tensor | None, bias: Tensor | None)
     if type(x) is not Tensor or torch.compiler.is_compiling() or not norm:
         return None
     char = FORMATS.get(x.dtype)
-    if char is None or not x.is_contiguous() or not _plain(x) or engine.compiled() is None:
+    if char is None or not _plain(x) or not x.is_contiguous() or engine.compiled() is None:
         return None
     spec, kernels = norm_from_text(norm), engine.kernels
     assert kernels is not None
@@ -274,6 +274,7 @@ class _Kernels(torch.autograd.Function):
 _apply: Any = super(torch.autograd.Function, _Kernels).apply
 _is_many = torch._C._functorch.is_legacy_batchedtensor  # as autograd's is_grads_batched makes it
 _transforming = torch._C._are_functorch_transforms_active
+_tracing = torch._C._get_tracing_state
 _NOTHING: dict[str, Tensor] = {}
 
 
@@ -288,6 +289,9 @@ def _kernel_call(
     last: Norm | None,
 ) -> _Call | None:
     """The call of a kernel; None where there is none for it."""
+    constants = (told.get("sample_weight"), None if fixed is None else fixed.mean, None if fixed is None else fixed.var)
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in constants):
+        return None  # the kernels have no gradient of these
     if engine.compiled() is None or not _plain(x) or x.dtype not in FORMATS or not x.numel():
         return None
     permuted = False
@@ -344,7 +348,9 @@ def _plain(tensor: Tensor) -> bool:
         and forward_ad._current_level < 0
         and not _transforming()
         and not tensor.is_nested
+        and tensor.layout is torch.strided
         and not tensor.is_neg()
+        and _tracing() is None
     )
 
 

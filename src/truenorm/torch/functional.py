@@ -145,7 +145,7 @@ def layer_norm(
     shape = tuple(normalized_shape)
     norm = _layer(len(shape), eps, True) if shape and eps >= 0 else ""
     return layer_norm_of(
-        opened(input, valid, lengths, offsets, sample_weight, sequences=False), shape, weight, bias, eps, padding, norm
+        opened(input, valid, lengths, offsets, sample_weight, rows_only=True), shape, weight, bias, eps, padding, norm
     )
 
 
@@ -184,7 +184,7 @@ def rms_norm(
     shape = tuple(normalized_shape)
     norm = _layer(len(shape), eps, False) if shape and eps is not None and eps >= 0 else None
     return rms_norm_of(
-        opened(input, valid, lengths, offsets, sample_weight, sequences=False), shape, weight, eps, padding, norm
+        opened(input, valid, lengths, offsets, sample_weight, rows_only=True), shape, weight, eps, padding, norm
     )
 
 
@@ -246,11 +246,10 @@ def group_norm_of(
     """`group_norm` of what is opened."""
     x = form.x
     channels = _channels(form)
-    many = x.dim() > 1 and x.numel() > len(x) * num_groups  # values in a group; else torch has an error to say
-    if many and not form.told and (call := usual_call(x, norms[0], weight, bias)) is not None:
+    call = None if form.told else usual_call(x, norms[0], weight, bias)
+    if call is not None and x.numel() > x.shape[0] * num_groups:  # else torch has an error to say
         return form.close(call.run(x, weight, bias))
-    fits = num_groups > 0 and channels % num_groups == 0
-    if _theirs(form) or not fits or not _usual(form, channels, eps, weight, bias):
+    if _theirs(form) or num_groups <= 0 or channels % num_groups or not _usual(form, channels, eps, weight, bias):
         return form.close(torch_functional.group_norm(x, num_groups, weight, bias, eps))
     if not form.told:
         sizes = [x.size(0) * x.size(1) // num_groups, num_groups, *x.size()[2:]]
@@ -338,10 +337,14 @@ def instance_norm_of(
 
 
 def _theirs(form: Opened) -> bool:
-    """Whether torch's own operator is the one to call: off the CPU and for ONNX, where nothing is told."""
+    """Whether torch's own operator is the one to call: off the CPU, in other layouts and for tracers of torch's own
+    operators, where nothing is told."""
     if form.told or form.packed:
         return False
-    return not form.x.is_cpu or (torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export())
+    x = form.x
+    if not x.is_cpu or x.is_nested or x.layout != torch.strided or torch._C._get_tracing_state() is not None:
+        return True
+    return torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export()
 
 
 def _channels(form: Opened) -> int:
@@ -352,11 +355,16 @@ def _channels(form: Opened) -> int:
 def _usual(form: Opened, channels: int, eps: float, *parameters: Tensor | None) -> bool:
     """Whether the arguments fit each other. Where they do not and nothing is told, torch knows what to say."""
     _check_eps(form, eps)
-    if form.told or form.packed:
-        return True
+    told = bool(form.told) or form.packed
+    if form.packed and form.x.dim() != 2:
+        return True  # `selection` knows what to say
     for one in parameters:
         if one is not None and one.shape != (channels,):
+            if told:
+                raise ValueError(f"x: as many channels as the layer has, {one.numel()}, got {channels}.")
             return False
+    if told:
+        return True
     return channels >= 0 and eps >= 0 and form.x.is_floating_point()
 
 
@@ -391,7 +399,7 @@ def _check_not_single(form: Opened, table: Tensor | NDArray[Any] | None) -> None
         )
 
 
-def _check_choices(padding: str, on_single: str = "error") -> None:
+def _check_choices(padding: str = "zero", on_single: str = "error") -> None:
     if padding not in PADDINGS:
         raise ValueError(f"padding: {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
     if on_single not in get_args(OnSingle):

@@ -40,6 +40,8 @@ class _Padded:
     _make_norms: Callable[[], Any]  # each layer has its own
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("padding", "on_single"):
+            functional._check_choices(**{name: value})
         super().__setattr__(name, value)
         if name in ("eps", "num_groups", "normalized_shape", "norm"):
             try:
@@ -185,8 +187,8 @@ class _InstanceNorm(_Tracked):
                 "which is not used because affine=False",
                 stacklevel=2,
             )
-        if x.dim() == self._get_no_batch_dim():
-            form.x = x.unsqueeze(0)
+        if x.dim() == self._get_no_batch_dim():  # what is told has no axis of samples either
+            form.x, form.told = x.unsqueeze(0), {name: one.unsqueeze(0) for name, one in form.told.items()}
             return self._run(form).squeeze(0)
         return form.close(self._run(form))
 
@@ -253,7 +255,7 @@ class LayerNorm(_Padded, nn.LayerNorm):
     def forward(
         self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        form = opened(input, valid, lengths, offsets, sample_weight, sequences=False)
+        form = opened(input, valid, lengths, offsets, sample_weight, rows_only=True)
         shape = self.normalized_shape
         return functional.layer_norm_of(form, shape, self.weight, self.bias, self.eps, self.padding, self._norms)
 
@@ -272,7 +274,7 @@ class RMSNorm(_Padded, nn.RMSNorm):
     def forward(
         self, x: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
     ) -> Any:
-        form = opened(x, valid, lengths, offsets, sample_weight, sequences=False)
+        form = opened(x, valid, lengths, offsets, sample_weight, rows_only=True)
         shape = self.normalized_shape
         return functional.rms_norm_of(form, shape, self.weight, self.eps, self.padding, self._norms)
 
@@ -306,10 +308,12 @@ class Normalize(_Tracked, nn.Module):
         if not isinstance(norm, Norm):
             raise TypeError(f"Normalize: a Norm, got {norm!r}. Make one with tn.Norm('[b t] c') or tn.batch().")
         functional._check_choices(padding)
+        if affine and not norm.affine_axes:
+            raise ValueError(f"Normalize: affine=False for a norm without a channel axis, got {norm!r}.")
         super().__init__()
         size = (shape,) if isinstance(shape, int) else tuple(shape)
         self.shape, self.affine = size, affine
-        self.eps, self.norm = norm.eps, norm
+        self.norm = norm
         self.momentum, self.track_running_stats, self.padding = momentum, track_running_stats, padding
         self.weight = nn.Parameter(torch.ones(size, device=device, dtype=dtype)) if affine else None
         self.bias = nn.Parameter(torch.zeros(size, device=device, dtype=dtype)) if affine and bias else None
@@ -324,6 +328,11 @@ class Normalize(_Tracked, nn.Module):
         self.register_buffer("running_var", torch.ones(size, device=device) if track_running_stats else None)
         counter = torch.tensor(0, dtype=torch.long, device=device) if track_running_stats else None
         self.register_buffer("num_batches_tracked", counter)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "norm":  # with the eps that it has; `layer.eps = ...` after that changes it
+            self.eps = value.eps
 
     def _make_norms(self) -> Any:
         return text_of(replace(self.norm, eps=self.eps))

@@ -62,7 +62,7 @@ def normalize(
     y, table = _eager().compute(x, norm_from_text(norm), weight, bias, told, fixed, padding)
     if table is None:
         table = torch.empty(0, dtype=_table_dtype(x), device=x.device)
-    return y.contiguous(), table.clone()
+    return _laid_out_like(x, y), table.clone()
 
 
 @normalize.register_fake
@@ -80,7 +80,7 @@ def _(
     padding: str,
 ) -> tuple[Tensor, Tensor]:
     _refuse_forward_mode()
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y = torch.empty_like(x)
     shape = (0,) if mean is not None else (*_statistics(norm_from_text(norm), x, offsets), 3)
     return y, torch.empty(shape, dtype=_table_dtype(x), device=x.device)
 
@@ -104,7 +104,8 @@ def normalize_backward(
     told = _told((valid, lengths, offsets, sample_weight))
     fixed = None if mean is None or var is None else Fixed(mean, var)
     found = _eager().compute_backward(dy, x, norm_from_text(norm), weight, bias, told, fixed, padding, table)
-    return tuple(x.new_empty(0) if one is None else one.contiguous() for one in found)  # type: ignore[return-value]
+    dx, dweight, dbias = (x.new_empty(0) if one is None else one.contiguous() for one in found)
+    return _laid_out_like(x, dx), dweight, dbias
 
 
 @normalize_backward.register_fake
@@ -123,7 +124,7 @@ def _(
     norm: str,
     padding: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dx = torch.empty_like(x)
     dweight, dbias = (
         x.new_empty(0) if one is None else torch.empty(one.shape, dtype=one.dtype, device=one.device)
         for one in (weight, bias)
@@ -145,6 +146,12 @@ def _backward(ctx: Any, dy: Tensor, _: Any) -> tuple[Any, ...]:
 
 
 normalize.register_autograd(_backward, setup_context=_keep)
+
+
+def _laid_out_like(x: Tensor, values: Tensor) -> Tensor:
+    """Values in the memory format of x, which is what the graph expects."""
+    like = torch.empty_like(x)
+    return values if values.stride() == like.stride() else like.copy_(values)
 
 
 def _table_dtype(x: Tensor) -> torch.dtype:

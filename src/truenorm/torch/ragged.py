@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
@@ -43,9 +45,10 @@ def opened(
     offsets: Any = None,
     sample_weight: Any = None,
     *,
-    sequences: bool,
+    sequences: bool = False,
+    rows_only: bool = False,
 ) -> Opened:
-    """x as a plain tensor. sequences: whether each sequence has statistics of its own."""
+    """x as a plain tensor. Whether each sequence has statistics of its own, or even each row."""
     nothing = valid is None and lengths is None and offsets is None and sample_weight is None
     if nothing and type(x) is Tensor and not x.is_nested:
         return Opened(x, {})
@@ -54,7 +57,7 @@ def opened(
     if isinstance(x, PackedSequence):
         return _opened_packed_sequence(x, given, sequences=sequences)
     if isinstance(x, Tensor) and x.is_nested:
-        return _opened_nested(x, given)
+        return _opened_nested(x, given, rows_only)
     if not isinstance(x, Tensor):
         raise TypeError(f"x: a tensor, a nested tensor or a PackedSequence, got {type(x).__name__}.")
     return Opened(x, {name: _tensor(value, name, x) for name, value in given.items()}, packed="offsets" in given)
@@ -63,11 +66,16 @@ def opened(
 def _tensor(value: Any, name: str, x: Tensor) -> Tensor:
     """A ragged argument as a tensor on the device of x."""
     found = value if isinstance(value, Tensor) else torch.as_tensor(value, device=x.device)
+    if found.dtype in _UNSIGNED:  # which torch hardly computes with
+        found = found.to(torch.int64)
     if found.device != x.device:
         raise ValueError(
             f"{name}: on the device of x, {x.device}, got {found.device}. Move it: {name}.to({str(x.device)!r})."
         )
     return found
+
+
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def _alone(given: dict[str, Any], form: str) -> None:
@@ -76,9 +84,11 @@ def _alone(given: dict[str, Any], form: str) -> None:
             raise ValueError(f"{name}: not beside {form}, which says itself what is real. Leave it out.")
 
 
-def _opened_nested(x: Tensor, given: dict[str, Any]) -> Opened:
+def _opened_nested(x: Tensor, given: dict[str, Any], rows_only: bool) -> Opened:
     """(b, t*, c) or (b, c, t*): packed rows and their offsets."""
     _alone(given, "a nested tensor")
+    if rows_only and not given and (x.layout != torch.jagged or x.dim() != 3):
+        return Opened(x, {})  # torch's own operators know it
     if x.layout != torch.jagged or x.dim() != 3:
         raise ValueError(
             f"x: a nested tensor of the jagged layout and three axes, got {x.layout} and {x.dim()}. "
@@ -107,7 +117,10 @@ def _opened_packed_sequence(x: PackedSequence, given: dict[str, Any], *, sequenc
     order, offsets = by_sequence(x.batch_sizes)
     order = order.to(x.data.device)
     if "sample_weight" in told:
-        told["sample_weight"] = told["sample_weight"].index_select(0, order)
+        times = told["sample_weight"]
+        if times.shape[:1] != order.shape:
+            raise ValueError(f"sample_weight: one for each of the {len(order)} packed rows, got {tuple(times.shape)}.")
+        told["sample_weight"] = times.index_select(0, order)
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order), device=order.device)
 
@@ -131,11 +144,14 @@ def by_sequence(batch_sizes: Tensor) -> tuple[Tensor, Tensor]:
 
 def described(norm: Norm, x: Tensor, told: dict[str, Tensor]) -> Selection:
     """The selection that NumPy would make of it. Off the CPU only shapes and dtypes are checked, never values."""
-    source = np.broadcast_to(_ZERO, tuple(x.shape))
+    source = _stand_in(x.shape)
     return select(source, norm, **{name: _as_numpy(value, name, source.shape) for name, value in told.items()})
 
 
-_ZERO = np.zeros((), np.float32)
+@lru_cache(maxsize=256)
+def _stand_in(shape: tuple[int, ...]) -> NDArray[Any]:
+    """An array of this shape: all that is looked at."""
+    return np.broadcast_to(np.zeros((), np.float32), shape)
 
 
 def may_look(value: Tensor) -> bool:
@@ -150,7 +166,8 @@ def _as_numpy(value: Tensor, name: str, shape: Sequence[int]) -> Any:
         return value.detach().numpy() if value.dtype != torch.bfloat16 else value.detach().float().numpy()
     if name == "offsets":  # whatever they hold: from 0 to the rows
         return np.array([0] + [shape[0]] * (len(value) - 1))
-    return np.broadcast_to(np.zeros((), str(value.dtype).removeprefix("torch.")), tuple(value.shape))
+    dtype = "float32" if value.dtype == torch.bfloat16 else str(value.dtype).removeprefix("torch.")
+    return np.broadcast_to(np.zeros((), dtype), tuple(value.shape))
 
 
 def real(norm: Norm, x: Tensor, told: dict[str, Tensor]) -> Real:
