@@ -102,8 +102,12 @@ function rowsInWords(count) {
 
 /** A word inside of a sentence; a very long one is cut. */
 function quoted(word) {
+    return `“${shortened(word)}”`;
+}
+
+function shortened(word) {
     const letters = [...word];
-    return `“${letters.length > 24 ? `${letters.slice(0, 20).join("")}…` : word}”`;
+    return letters.length > 24 ? `${letters.slice(0, 20).join("")}…` : word;
 }
 
 /** What the slider comes to, in a line or two. */
@@ -319,8 +323,8 @@ function attentionWords() {
     const draw = ({ words, computed, watched }) => {
         const { word, weights } = words[watched];
         const parts = weights.filter(({ weight }) => weight !== undefined);
-        const terms = parts.map(({ word: other, weight }) => `${formatNumber(weight, 2)} · ${quoted(other)}`);
-        const mixture = `${quoted(word)} = ${terms.join(" + ")}`;
+        const terms = parts.map(({ word: other, weight }) => `${formatNumber(weight, 2)} · ${shortened(other)}`);
+        const mixture = `${shortened(word)} = ${terms.join(" + ")}`;
         element.replaceChildren(
             "Self-attention turns each word into a mixture of all words of its sentence: more of those whose ",
             "embeddings are like its own, and none of the padding.",
@@ -400,7 +404,7 @@ function statisticRows(model, method, fill, of, kind) {
 function columnMeans(fill) {
     const body = html("tbody");
     const head = html("thead", {}, html(
-        "tr", {}, html("td", {}, "column"), html("th", { scope: "col" }, "real rows"),
+        "tr", {}, html("td", {}, html("span", {}, "column")), html("th", { scope: "col" }, "real rows"),
         html("th", { scope: "col" }, "zeros counted"),
     ));
     const element = scrollBox("The mean of each column", html(
