@@ -112,18 +112,18 @@ def record(norm: str, rate: float, seed: int = 0, until: int = STEPS) -> dict[st
                 run["loss"].append(rounded(sum(losses) / len(losses)))  # the mean since the point before
                 losses = []
             if step in MOMENTS:
-                looks.append(inside(tanh.x, tanh.y, trainer.network.gradients["linear1.weight"]))
+                looks.append(inside(tanh.x, tanh.y))
     return run | {name: [look[name] for look in looks] for name in looks[0]}
 
 
-def inside(x: Array, y: Array, gradient: Array) -> dict[str, Any]:
-    """What goes into tanh, what comes out, and what of the gradient gets back to the weights before it."""
+def inside(x: Array, y: Array) -> dict[str, Any]:
+    """What goes into tanh, what comes out, and what tanh lets through of a gradient: its slope, 1 - y²."""
     import numpy as np
 
     return {
         "std": rounded(float(x.std())),
         "saturated": rounded(float((np.abs(y) > FLAT).mean())),
-        "gradient": rounded(float(np.sqrt(np.square(gradient, dtype=np.float64).mean()))),
+        "slope": rounded(float(1 - np.square(y, dtype=np.float64).mean())),
         "into": counts(x, np.concatenate([[-np.inf], np.linspace(-REACH, REACH, BINS + 1), [np.inf]])),
         "out": counts(y, np.linspace(-1, 1, BINS + 1)),
     }

@@ -6,10 +6,11 @@ A line chart that is read without colour and without a mouse.
     chart.update({ series: [{ name: "batch norm", points: [[0, 3.3], [100, 2.4]] }], at: 100, logarithmic: false });
 
 Each series has a hue, a dash and a marker of its own, by its place in the list or, so that it keeps them while others
-come and go, by numbers given with it: { name, points, hue: 0, dash: 1, shape: 4, thin: true }. A native slider below the
-chart, or a mouse on it, moves a cursor over the x values (or over `places` alone); the legend shows every series' value
-there. A part that has a legend of its own says `legend: false` and draws `lineSample`s. What is not finite leaves a gap.
-It draws itself anew when its width changes, so that text keeps its size on a phone.
+come and go, by numbers given with it: { name, points, hue: 0, dash: 1, shape: 4, thin: true }. A native slider below
+the chart, or a mouse on it, moves a cursor over the x values (or over `places` alone); the legend shows every series'
+value there. A part with a legend of its own says `legend: false` and draws `lineSample`s. `stretched` gives small x
+more room, as a logarithm that begins at 0. What is not finite leaves a gap. It draws itself anew when its width
+changes, so that text keeps its size on a phone.
 */
 import { uniqueId } from "./controls.js";
 import { formatNumber, html, svg } from "./drawing.js";
@@ -29,7 +30,7 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null,
         "figure", { class: "chart" }, html("figcaption", {}, title), box,
         html("div", { class: "slider" }, html("label", { for: id }, xLabel), range, value), legend,
     );
-    let data = { series: [], at: null, logarithmic: false, places: null };
+    let data = { series: [], at: null, logarithmic: false, stretched: false, places: null };
     let places = [];
 
     function update(news) {
@@ -63,7 +64,9 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null,
         if (event.buttons !== 1 || !places.length) return;
         const left = box.getBoundingClientRect().left + MARGIN.left;
         const inside = (event.clientX - left) / (box.clientWidth - MARGIN.left - MARGIN.right);
-        const place = places.indexOf(nearest(places, places[0] + inside * (places.at(-1) - places[0])));
+        const warped = places.map(warpOf(data.stretched));
+        const there = warped[0] + inside * (warped.at(-1) - warped[0]);
+        const place = warped.indexOf(nearest(warped, there));
         if (places[place] !== data.at) move(place);
     };
     box.addEventListener("pointerdown", point);
@@ -83,12 +86,14 @@ export function ticks(low, high, about = 5) {
     return Array.from({ length: count }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
-function plot({ series, logarithmic }, places, at, { label, yLabel, height, width }) {
+function plot({ series, logarithmic, stretched }, places, at, { label, yLabel, height, width }) {
     const up = logarithmic ? (y) => (y > 0 ? Math.log10(y) : NaN) : (y) => y;
     const ys = series.flatMap(({ points }) => points.map(([, y]) => up(y))).filter(Number.isFinite);
     const [low, high] = widened(Math.min(...ys, Infinity), Math.max(...ys, -Infinity));
     const [first, last] = [places[0] ?? 0, places.at(-1) ?? 1];
-    const across = (x) => MARGIN.left + ((x - first) / (last - first || 1)) * (width - MARGIN.left - MARGIN.right);
+    const warp = warpOf(stretched);
+    const part = (x) => (warp(x) - warp(first)) / (warp(last) - warp(first) || 1);
+    const across = (x) => MARGIN.left + part(x) * (width - MARGIN.left - MARGIN.right);
     const down = (y) => height - MARGIN.bottom - ((up(y) - low) / (high - low)) * (height - MARGIN.top - MARGIN.bottom);
     const levels = logarithmic ? powersBetween(low, high) : ticks(low, high);
     const bottom = height - MARGIN.bottom;
@@ -98,8 +103,11 @@ function plot({ series, logarithmic }, places, at, { label, yLabel, height, widt
             svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: down(y), y2: down(y) }),
             svg("text", { class: "tick", x: MARGIN.left - 8, y: down(y) + 4, "text-anchor": "end" }, formatNumber(y)),
         ]),
-        ticks(first, last, Math.max(2, Math.floor(width / 110))).map((x) =>
-            svg("text", { class: "tick", x: across(x), y: bottom + 18, "text-anchor": "middle" }, formatNumber(x))),
+        (stretched ? powersUpTo(last) : ticks(first, last, Math.max(2, Math.floor(width / 110)))).map((x) => {
+            const last = across(x) > width - MARGIN.right - 12; // it would be cut off at the right
+            const [place, anchor] = last ? [width, "end"] : [across(x), "middle"];
+            return svg("text", { class: "tick", x: place, y: bottom + 18, "text-anchor": anchor }, formatNumber(x));
+        }),
         svg("line", { class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }),
         svg("text", { class: "tick", x: MARGIN.left, y: 12 }, `${yLabel} ↑`),
         at === undefined ? null
@@ -128,8 +136,13 @@ function line(points, look) {
         const goesOn = place > 0 && Number.isFinite(points[place - 1][1]);
         path += `${goesOn ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
     });
-    const every = Math.max(1, Math.ceil(points.length / MOST_MARKERS));
-    const shown = points.filter(([, y], place) => place % every === 0 && Number.isFinite(y));
+    const apart = (points.at(-1)?.[0] - points[0]?.[0]) / MOST_MARKERS;
+    let next = -Infinity; // where there is room for a marker again
+    const shown = points.filter(([x, y]) => {
+        if (x < next || !Number.isFinite(y)) return false;
+        next = x + apart;
+        return true;
+    });
     return seriesGroup(look, path, shown.map(([x, y]) => marker(x, y, look.shape)));
 }
 
@@ -154,6 +167,10 @@ function shownAt(points, at) {
     return point === undefined || !Number.isFinite(point[1]) ? "–" : formatNumber(point[1]);
 }
 
+function warpOf(stretched) {
+    return stretched ? Math.log1p : (x) => x;
+}
+
 function nearest(places, x) {
     return places.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best), places[0]);
 }
@@ -168,4 +185,11 @@ function powersBetween(low, high) {
     const powers = [];
     for (let power = Math.ceil(low); power <= high; power++) powers.push(10 ** power);
     return powers.length >= 2 ? powers : ticks(10 ** low, 10 ** high).filter((y) => y > 0);
+}
+
+/** 0, 1, 10, 100 ... and the end, where there is room for it. */
+function powersUpTo(last) {
+    const powers = [0];
+    for (let power = 1; power <= last; power *= 10) powers.push(power);
+    return powers.at(-1) * 2 < last ? [...powers, last] : powers;
 }

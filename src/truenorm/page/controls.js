@@ -17,11 +17,12 @@ export function uniqueId() {
     return `id${lastNumber}`;
 }
 
-/** One of several, all in sight; `options` maps values to labels. */
+/** One of several, all in sight; `options` maps values to labels, or is a list of values and labels in their order. */
 export function chooser(state, name, label, options) {
     const group = uniqueId();
     const read = typeof state.get(name) === "number" ? Number : String;
-    const radios = Object.entries(options).map(([key, text]) => {
+    const pairs = Array.isArray(options) ? options : Object.entries(options);
+    const radios = pairs.map(([key, text]) => {
         const radio = html("input", {
             type: "radio", name: group, value: key, onchange: () => state.set({ [name]: read(key) }),
         });

@@ -1,12 +1,132 @@
 /*
-The part "training": recorded runs, from the page's own data.
-*/
-import { html } from "./drawing.js";
+The part "training": one small network, trained without and with batch norm at several learning rates; what its loss
+does, what its hidden layer looks like at each moment, and where it ends.
 
-export function mountTraining(root) {
-    const runs = JSON.parse(document.getElementById("runs").textContent);
+Everything shown is from runs.json, which bench/recordings.py records with the lab, and every sentence with a number in
+it is made from that file: record it anew, and the texts follow.
+
+State: training.rate, training.step (the moment), training.runs (those in the chart), training.scale and
+training.steps (how the chart's axes run).
+*/
+import { chooser } from "./controls.js";
+import { copyButtons, formatNumber, html, scrollBox } from "./drawing.js";
+import { insideView } from "./inside.js";
+import { lossView } from "./losses.js";
+import {
+    NORM_WORDS, bestRun, commandFor, compareLosses, meanInWords, momentCodec, pairAt, rangeInWords,
+    readRuns, someOf, tellingRate,
+} from "./runs.js";
+import { choice } from "./state.js";
+
+export function mountTraining(root, state) {
+    const recorded = readRuns(document.getElementById("runs").textContent);
+    defineTraining(state, recorded);
+    root.classList.add("training");
     root.append(
-        html("h2", {}, "Training"),
-        html("p", {}, `Recorded runs of a small network, with and without normalization: ${runs.length}.`),
+        html("h2", {}, "Training, seen"),
+        html(
+            "p", {}, "A small network learns which letter comes next in a first name. It is trained twice, from the ",
+            "same start and on the same examples: once without batch norm, and once with it, right before tanh. The ",
+            html("em", {}, "learning rate"), " says how far each step moves the weights. The ", html("em", {}, "loss"),
+            " says how surprised the network is by the right letter: blind guessing costs ",
+            `${formatNumber(recorded.guessing, 3)}, and lower is better.`,
+        ),
+        trainingChoices(state, recorded),
+        lossView(state, recorded),
+        insideView(state, recorded),
+        whatToLookAt(),
+        endView(state, recorded),
+        whatNotToConclude(recorded),
+    );
+}
+
+/** At first: the rate at which the two differ most; beside it the best one, at which they hardly do; and the end. */
+function defineTraining(state, recorded) {
+    const { rates, moments, runs } = recorded;
+    const telling = tellingRate(recorded);
+    const first = [...runs].filter(([, { rate }]) => rate === telling || rate === bestRun(recorded).rate);
+    state.field("training.rate", choice(...rates.map(String)), String(telling));
+    state.field("training.step", momentCodec(moments), moments.at(-1));
+    state.field("training.scale", choice("log", "linear"), "log");
+    state.field("training.steps", choice("early", "even"), "early");
+    state.field("training.runs", someOf([...runs.keys()]), first.map(([key]) => key));
+}
+
+function trainingChoices(state, { rates, runs }) {
+    const rate = chooser(state, "training.rate", "Learning rate", rates.map((one) => [String(one), String(one)]));
+    // Who chooses a rate wants to see its runs.
+    rate.addEventListener("change", () => {
+        const shown = state.get("training.runs");
+        const wanted = ([key, run]) => shown.includes(key) || String(run.rate) === state.get("training.rate");
+        state.set({ "training.runs": [...runs].filter(wanted).map(([key]) => key) });
+    });
+    const scale = chooser(state, "training.scale", "Loss axis", { log: "logarithmic", linear: "even" });
+    const steps = chooser(state, "training.steps", "Step axis", { early: "early steps wide", even: "even" });
+    return html("div", { class: "controls" }, rate, scale, steps);
+}
+
+function whatToLookAt() {
+    return html(
+        "section", {}, html("h3", {}, "What to look at"),
+        html(
+            "ul", {},
+            html("li", {}, "Tanh is steep around 0 and flat far from it. A unit whose input is far out says 1 or −1 ",
+                "whatever it sees, and hardly any gradient gets back through it: it is ",
+                html("em", {}, "saturated"), ", and hardly learns."),
+            html("li", {}, "With batch norm, what goes in begins with mean 0 and spread 1. Its weight and bias are ",
+                "learned, so it does not have to stay there."),
+            html("li", {}, "A unit that stays near 0 says nothing either. At high rates there are many of them, with ",
+                "and without batch norm."),
+            html("li", {}, "Go through the first steps with the arrow keys: what goes wrong goes wrong early."),
+        ),
+    );
+}
+
+/** Held-out losses over seeds: what can be said, the numbers, and how to check them. */
+function endView(state, recorded) {
+    const { rates, seeds, steps } = recorded;
+    const lossesAt = (rate) => pairAt(recorded, rate).map((run) => run.held_out);
+    const verdict = html("p", { class: "verdict" });
+    const rows = new Map(rates.map((rate) => [String(rate), html(
+        "tr", {}, html("th", { scope: "row" }, String(rate)),
+        lossesAt(rate).map((losses) =>
+            html("td", {}, meanInWords(losses), html("span", {}, ` ${rangeInWords(losses)}`))),
+    )]));
+    state.watch(["training.rate"], () => {
+        const rate = state.get("training.rate");
+        verdict.textContent = `Learning rate ${rate}: ${compareLosses(...lossesAt(rate), recorded.guessing)}`;
+        for (const [one, row] of rows) row.classList.toggle("chosen", one === rate);
+    });
+    const commands = () => pairAt(recorded, state.get("training.rate")).map((run) => commandFor(run, steps)).join("\n");
+    const heads = ["rate", "without", "with batch norm"].map((name) => html("th", { scope: "col" }, name));
+    return html(
+        "section", {}, html("h3", {}, "Where it ends"), verdict,
+        scrollBox("Held-out loss", html(
+            "table", { class: "numbers ends" }, html("caption", {}, "Held-out loss: mean (lowest to highest)"),
+            html("thead", {}, html("tr", {}, heads)), html("tbody", {}, [...rows.values()]),
+        )),
+        html("p", { class: "note" }, `The loss after ${formatNumber(steps)} steps, on names that were kept out of `,
+            `training. ${seeds} runs each, from ${seeds} random starts (“seeds”); curves and bars show the first.`),
+        copyButtons({ "two commands": commands }),
+        html("p", { class: "note" }, "They train the chosen pair on your machine; each prints the held-out loss of ",
+            "the first seed."),
+    );
+}
+
+function whatNotToConclude(recorded) {
+    const best = bestRun(recorded);
+    const lowest = `${meanInWords(best.held_out)}, is at learning rate ${best.rate} ${NORM_WORDS[best.norm]}`;
+    return html(
+        "section", {}, html("h3", {}, "What not to conclude"),
+        html(
+            "ul", {},
+            html("li", {}, "“Batch norm is always better.” ", `The lowest held-out loss of all, ${lowest}. `,
+                "What batch norm gives here is room: some rates that are too high without it still learn with it."),
+            html("li", {}, "“A higher rate is better, if only it learns.” Compare where they end."),
+            html("li", {}, "Anything about large networks. This one has a single hidden layer of ",
+                `${recorded.hidden} units, ${recorded.batch} examples a step and a constant learning rate. Deeper `,
+                "ones, other data and other ways of training may behave otherwise."),
+            html("li", {}, "Anything from one curve. Another seed gives another one; that is what the ranges are for."),
+        ),
     );
 }
