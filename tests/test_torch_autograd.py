@@ -93,7 +93,7 @@ def test_func_grad_vmap_and_hessian(name: str, ragged: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["batch", "layer"])
-def test_third_derivatives_which_torch_gets_wrong(name: str) -> None:
+def test_66_third_derivatives_which_torch_gets_wrong(name: str) -> None:
     """A directional derivative of the third order against differences of the second, which are checked above."""
     layer, x, dy, direction = made(name), draw(), draw(2), draw(3)
 
@@ -110,7 +110,7 @@ def test_third_derivatives_which_torch_gets_wrong(name: str) -> None:
 
 
 @cases
-def test_backward_twice_gives_the_same_bits(name: str, ragged: bool) -> None:
+def test_68_backward_twice_gives_the_same_bits(name: str, ragged: bool) -> None:
     layer, x = made(name), draw().requires_grad_()
     y = layer(x, **told(name, ragged))
     inputs = [x, *layer.parameters()]
@@ -139,7 +139,7 @@ def test_x_that_is_changed_in_place_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("needed", range(8))
-def test_only_the_gradients_that_are_asked_for(needed: int) -> None:
+def test_73_only_the_gradients_that_are_asked_for(needed: int) -> None:
     x, layer = draw(), made("batch")
     x.requires_grad_(bool(needed & 1))
     layer.weight.requires_grad_(bool(needed & 2))
@@ -153,7 +153,7 @@ def test_only_the_gradients_that_are_asked_for(needed: int) -> None:
 
 
 @pytest.mark.parametrize("layout", ["expanded", "transposed", "sliced"])
-def test_any_layout_of_the_incoming_gradient(layout: str) -> None:
+def test_65_71_any_layout_of_the_incoming_gradient(layout: str) -> None:
     dy = {
         "expanded": torch.tensor(0.7, dtype=torch.float64).expand(SHAPE),
         "transposed": draw(1, SHAPE[::-1]).permute(2, 1, 0),
@@ -169,7 +169,7 @@ def test_any_layout_of_the_incoming_gradient(layout: str) -> None:
 
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_checkpointing_counts_every_batch_once(reentrant: bool, ragged: bool) -> None:
+def test_50_checkpointing_counts_every_batch_once(reentrant: bool, ragged: bool) -> None:
     """torch's layer ends at a running mean of 6.51 here; five steps towards 10 at 0.1 are 4.10."""
     layer = tnt.BatchNorm1d(2)
     twin = copy.deepcopy(layer)

@@ -200,7 +200,7 @@ def test_low_precision_is_right_to_its_rounding(name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_what_padding_holds_and_how_much_there_is_changes_no_bit(name: str) -> None:
+def test_35_what_padding_holds_and_how_much_there_is_changes_no_bit(name: str) -> None:
     for form, training in product(("lengths", "valid"), (True, False)):
         kept = Form(form, name in LAST)
         usual = ours(name, kept, torch.float32, training, junk=(0.0,), extent=5)
