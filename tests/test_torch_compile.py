@@ -49,7 +49,7 @@ def compare(plain: Any, compiled: Any, of: Any, x: Any, told: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_one_graph_for_all_lengths(name: str) -> None:
+def test_55_one_graph_for_all_lengths(name: str) -> None:
     plain = LAYERS[name]()
     twin = copy.deepcopy(plain)
     compiled = torch.compile(twin, fullgraph=True, backend="aot_eager")

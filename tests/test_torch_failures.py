@@ -433,10 +433,10 @@ def test_70_95_weight_and_bias_alone_together_and_neither(weighted: bool, biased
         y = of(leaf, weight, bias)
         return [y, *torch.autograd.grad(y, wanted, normal(*x.shape, seed=1, dtype=x.dtype))]
 
-    theirs, ours = torch.nn.functional, tnt.functional
+    theirs, ours, ones = torch.nn.functional, tnt.functional, torch.ones(4, dtype=torch.float64)
     last = normal(3, 4, 5, 6).to(memory_format=torch.channels_last)
     for x in (normal(6, 4), normal(3, 4, 5), normal(3, 5, 4).transpose(1, 2), last):
-        x, ones = x.double(), torch.ones(4, dtype=torch.float64)
+        x = x.double()
         for one, other in zip(
             parts(lambda x, w, b: ours.batch_norm(x, None, None, w, b, training=True), x),
             parts(lambda x, w, b: theirs.batch_norm(x, None, None, w, b, training=True), x),
