@@ -73,6 +73,7 @@ bench-all: $(TORCH) ## Measure everything in ten minutes, and write it into READ
 	@$(BIN)/python -m bench.table bench/results.json --write README.md
 	@$(BIN)/python -m bench.sweeps --write docs/speed.md
 	@$(BIN)/python -m bench.steps --write docs/lab.md
+	@$(BIN)/python -m bench.layers --write docs/torch.md
 
 experiments: $(STAMP) ## Run everything that docs/lab.md reports, in about ten minutes
 	@$(BIN)/python -m bench.experiments --write docs/lab.md

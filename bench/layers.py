@@ -112,8 +112,7 @@ def padded_lengths(batch: int, frames: int, share: float) -> Any:
     """Lengths of which the longest is full, and that leave this share of all frames empty."""
     import torch
 
-    shortest = 1 - 2 * share * batch / max(batch - 1, 1)
-    return (torch.linspace(1, max(shortest, 0.05), batch) * frames).round().long()
+    return (torch.linspace(1, 1 - 2 * share, batch) * frames).round().clamp(min=1).long()
 
 
 def block(library: Any, channels: int) -> Any:

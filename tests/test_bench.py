@@ -474,3 +474,13 @@ def test_the_command_measures_writes_json_and_checks(tmp_path: Path) -> None:
     assert results["settings"]["variables"]["MALLOC_MMAP_MAX_"] == "0"
     (suite,) = results["suites"]
     assert suite["implementations"][0]["status"] == "ok"
+
+
+def test_lengths_of_a_block_leave_the_share_of_padding_that_was_asked_for() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from bench.layers import padded_lengths
+
+    for share in (0.0, 0.3, 0.5):
+        lengths = padded_lengths(16, 200, share)
+        assert int(lengths.max()) == 200
+        assert abs(1 - float(lengths.sum()) / (16 * 200) - share) < 0.01
