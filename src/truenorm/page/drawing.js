@@ -57,10 +57,11 @@ export function scrollBox(label, ...children) {
     return box;
 }
 
-/** What is wider than its place can be scrolled by keyboard: it takes the focus, and only then. */
+/** What is wider than its place (a box: or taller) is scrolled by keyboard: it takes the focus, and only then. */
 export function watchWidth(element) {
     widths ??= new ResizeObserver((entries) => entries.forEach(({ target }) => {
-        if (target.scrollWidth > target.clientWidth) target.setAttribute("tabindex", "0");
+        const tall = target.classList.contains("box") && target.scrollHeight > target.clientHeight + 1;
+        if (tall || target.scrollWidth > target.clientWidth) target.setAttribute("tabindex", "0");
         else target.removeAttribute("tabindex");
     }));
     widths.observe(element);
