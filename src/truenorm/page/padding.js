@@ -11,7 +11,7 @@ A word is kept as a row of texts: the word, its embedding, and its row after sel
 how far sentences are filled up: 0 not at all, 1 to the length of the longest, and each step more one row for each.
 */
 import { attentionWeights, selfAttention } from "./attention.js";
-import { describe, forward } from "./maths.js";
+import { describe, forward, measure, partition } from "./maths.js";
 import { readNumber } from "./problem.js";
 import { choice, textTable, wholeBetween } from "./state.js";
 
@@ -139,30 +139,36 @@ export function stackRows({ words, lengths }, { countsPadding }, fill) {
  * `alone` is its row without any padding, `moved` the largest difference to it: 0 is what one would wish for.
  */
 export function normalizeWatched(model, method, fill) {
-    const now = watchedRow(model, method, fill);
     const alone = watchedRow(model, method, 0).y;
-    const difference = now.y.map((y, j) => y - alone[j]);
-    const real = difference.filter((_, j) => now.valid[j]);
-    return { ...now, alone, difference, moved: real.length ? Math.max(...real.map(Math.abs)) : NaN };
+    const now = watchedRow(model, method, fill);
+    return { ...now, alone, difference: now.y.map((y, j) => y - alone[j]), moved: distance(now, alone) };
 }
 
-function watchedRow(model, method, fill) {
-    const { x, valid, places } = stackRows(model, method, fill);
-    const out = forward(x, method.norm, { valid });
+/** The statistics of the whole stack, applied to one row of it: nobody looks at the others, and there may be many. */
+function watchedRow(model, { norm, countsPadding }, fill) {
+    const { x, valid, places } = stackRows(model, { countsPadding }, fill);
     const row = places[model.watched];
-    const own = out.partition.index[row];
+    const whole = measure(x, norm, { valid });
+    const own = [...new Set(partition(norm, x.length, FEATURES).index[row])];
+    const moments = Object.fromEntries(Object.entries(whole).map(([name, all]) => [name, own.map((s) => all[s])]));
+    const out = forward([x[row]], norm, { valid: [valid[row]], moments });
+    const ofCells = (values) => out.partition.index[0].map((s) => values[s]);
     return {
-        y: out.y[row], valid: valid[row],
-        mean: own.map((s) => out.moments.mean[s]),
-        deviation: own.map((s) => Math.sqrt(out.var[s])),
+        y: out.y[0], valid: valid[row], mean: ofCells(moments.mean), deviation: ofCells(out.var.map(Math.sqrt)),
     };
+}
+
+function distance({ y, valid }, alone) {
+    const real = y.map((value, j) => Math.abs(value - alone[j])).filter((_, j) => valid[j]);
+    return real.length ? Math.max(...real) : NaN;
 }
 
 /** [padding rows, moved] for each amount of padding; sentences of equal lengths have two ways of having none. */
 export function driftCurve(model, method) {
+    const alone = watchedRow(model, method, 0).y;
     const points = new Map();
     for (let fill = 0; fill <= MOST_FILL; fill++) {
-        points.set(paddingRows(model.lengths, fill), normalizeWatched(model, method, fill).moved);
+        points.set(paddingRows(model.lengths, fill), distance(watchedRow(model, method, fill), alone));
     }
     return [...points];
 }

@@ -115,19 +115,24 @@ function headline(fill) {
     const element = html("p", { class: "said", role: "status" });
     const draw = (model) => {
         const word = quoted(model.words[model.watched].word);
-        const { moved } = normalizeWatched(model, METHODS.counted, fill());
-        const padding = paddingRows(model.lengths, fill());
+        const result = normalizeWatched(model, METHODS.counted, fill());
+        const moved = html("b", { class: "number" }, formatNumber(result.moved, 3));
         element.replaceChildren(...(
-            padding === 0 ? [`There is no padding, so every mean is true, and ${word} is where it belongs. Add some.`]
-                : Number.isNaN(moved) ? [`The row of ${word} cannot be read yet: see the cells that are marked below.`]
+            Number.isNaN(result.moved) ? [`The row of ${word} ${whyUnknown(result)}: see below.`]
+                : paddingRows(model.lengths, fill()) === 0
+                    ? [`There is no padding, so every mean is true, and ${word} is where it belongs. Add some.`]
                     : [
-                        "Nothing real changed, yet batch norm moved ", html("b", {}, word), " by ",
-                        html("b", { class: "number" }, formatNumber(moved, 3)), ". Layer norm, and batch norm over ",
-                        "the real rows, hold still.",
+                        "Nothing real changed, yet batch norm moved ", html("b", {}, word), " by ", moved,
+                        ". Layer norm, and batch norm over the real rows, hold still.",
                     ]
         ));
     };
     return { element, draw };
+}
+
+/** Why there is no saying how far a row moved. */
+function whyUnknown({ valid }) {
+    return valid.some(Boolean) ? "meets numbers too large to compute with" : "cannot be read yet";
 }
 
 function watchedChoice(state) {
@@ -417,7 +422,8 @@ function columnMeans(fill) {
             const mean = all.length ? sum / all.length : 0;
             const std = Math.sqrt(all.reduce((total, value) => total + (value - mean) ** 2, 0) / (all.length || 1));
             const said = `${formatNumber(sum)} / ${all.length} = `;
-            const picture = dotStrip({ label, values: all, mean, std, domain });
+            const drawable = Number.isFinite(domain[1] - domain[0]) && Number.isFinite(mean);
+            const picture = drawable ? dotStrip({ label, values: all, mean, std, domain }) : null;
             return html("td", {}, picture, said, html("b", {}, formatNumber(mean)));
         };
         return html(
@@ -484,7 +490,7 @@ function methodCard(name, read, fill) {
         const shown = Number.isNaN(watched.moved) ? "–" : formatNumber(watched.moved, 3);
         moved.replaceChildren(
             html("b", { class: "number" }, shown),
-            html("span", {}, shown === "–" ? `${quoted(word)} cannot be read.`
+            html("span", {}, shown === "–" ? `The row of ${quoted(word)} ${whyUnknown(watched)}.`
                 : watched.moved === 0 ? still : `is how far ${quoted(word)} moved, though nothing real changed.`),
         );
         element.classList.toggle("drifts", watched.moved > 0);
