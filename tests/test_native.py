@@ -48,6 +48,7 @@ HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parent / "src/truenorm/native"
 # What the kernels cut their work into. A round of lanes is 128 bytes: 32 floats.
 LANES, BLOCK, TILE, BLOCK_ROWS, CHUNK_ROWS, GROUP = 32, 2048, 512, 64, 512, 8
+PIECE_OF_PLANES = 8192
 STREAMED = 2**24  # bytes of an output from which on it is written past the caches
 DTYPES = (np.float16, np.float32, np.float64)
 
@@ -140,7 +141,7 @@ def scattered(rng: np.random.Generator, count: int, of: int) -> Array:
 def test_the_thresholds_are_those_of_the_sources() -> None:
     # Otherwise the sizes below go past them.
     text = "".join(file.read_text("utf-8") for file in sorted(SOURCES.glob("*.[hi]*")))
-    for name in ("BLOCK", "TILE", "BLOCK_ROWS", "CHUNK_ROWS", "GROUP"):
+    for name in ("BLOCK", "TILE", "BLOCK_ROWS", "CHUNK_ROWS", "GROUP", "PIECE_OF_PLANES"):
         found = re.findall(rf"constexpr \S+ {name} = (\d+);", text)
         assert found == [str(globals()[name])], name
     assert re.findall(r"using Many = Lanes<A, (\d+)>", text) == [str(4 * LANES)]
@@ -208,6 +209,29 @@ def test_blocks_along_a_contiguous_axis(dtype: type, thin: int) -> None:
             valid = np.stack([scattered(rng, n, n + 9), np.arange(n + 9) >= 9])
             agree(x, dy, norm, valid=valid, **parameters)
             agree(x, dy, norm, valid=valid, sample_weight=rng.choice([0.0, 0.5, 2.0], valid.shape), **parameters)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pieces_of_planes(dtype: type) -> None:
+    # Channels of which just so many, one fewer and one more make a piece, and the last piece is not full.
+    rng = np.random.default_rng(6)
+    for channels, positions in (
+        (GROUP + 1, 3),
+        (129, 64),
+        (128, 64),
+        (127, 64),
+        (3 * GROUP - 1, 1000),
+        (3, PIECE_OF_PLANES),
+    ):
+        for norm in (tn.batch("second"), tn.instance("second"), tn.batch("second", ddof=1)):
+            x, dy, parameters = draw(norm, (3, channels, positions), dtype)
+            agree(x, dy, norm, **parameters)
+            agree(x, dy, norm, lengths=[positions, 0, positions // 2], **parameters)
+            agree(x, dy, norm, valid=rng.random((3, positions)) < 0.7, **parameters)
+    for groups, channels, positions in ((86, 2 * 86, 50), (33, 3 * 33, 100)):
+        x, dy, parameters = draw(tn.group(groups, "second"), (2, channels, positions), dtype)
+        agree(x, dy, tn.group(groups, "second"), **parameters)
+        agree(x, dy, tn.group(groups, "second"), lengths=[positions, 7], **parameters)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -14,6 +14,7 @@ namespace truenorm {
 constexpr int TILE = 512;       // columns that are worked on together: their coefficients stay in the first-level cache
 constexpr int BLOCK_ROWS = 64;  // rows of them that are summed together: such a block stays in the second level
 constexpr int BLOCK = 2048;     // elements of a block along a contiguous axis
+constexpr int PIECE_OF_PLANES = 8192;  // elements of planes that a thread takes at once
 constexpr int GROUP = 8;        // rows with statistics of their own that are worked on together; divides BLOCK_ROWS
 
 template <class T, class A>

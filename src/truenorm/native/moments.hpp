@@ -256,11 +256,10 @@ void measure_rows(const Problem& p, const Runs& runs, const T* x, Moments* found
 
 // ---- planes ----
 
-// item(q, from, to) for the groups from to `to` of sequence q: as many at once as make it worth a thread's while.
-template <class Item>
-void sweep_planes(const Problem& p, Item body) {
-    constexpr std::int64_t ELEMENTS = 1 << 13;
-    const std::int64_t fitting = ELEMENTS / (p.channels * p.positions), most = fitting < 1 ? 1 : fitting;
+// body(q, from, to) for the groups `from` to `to` of sequence q: as many at once as make it worth a thread's while.
+template <class Body>
+void sweep_planes(const Problem& p, Body body) {
+    const std::int64_t fitting = PIECE_OF_PLANES / (p.channels * p.positions), most = fitting < 1 ? 1 : fitting;
     const std::int64_t each = most < p.kept ? most : p.kept, pieces = (p.kept + each - 1) / each;
     auto item = [&](std::int64_t index) {
         const std::int64_t from = index % pieces * each, to = from + each;

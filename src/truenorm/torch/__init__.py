@@ -1,6 +1,14 @@
 """PyTorch layers whose statistics are true: `import truenorm.torch as tnt`."""
 
 from truenorm.torch import functional
+from truenorm.torch.lazy import (
+    LazyBatchNorm1d,
+    LazyBatchNorm2d,
+    LazyBatchNorm3d,
+    LazyInstanceNorm1d,
+    LazyInstanceNorm2d,
+    LazyInstanceNorm3d,
+)
 from truenorm.torch.modules import (
     BatchNorm1d,
     BatchNorm2d,
@@ -10,12 +18,6 @@ from truenorm.torch.modules import (
     InstanceNorm2d,
     InstanceNorm3d,
     LayerNorm,
-    LazyBatchNorm1d,
-    LazyBatchNorm2d,
-    LazyBatchNorm3d,
-    LazyInstanceNorm1d,
-    LazyInstanceNorm2d,
-    LazyInstanceNorm3d,
     Normalize,
     RMSNorm,
 )

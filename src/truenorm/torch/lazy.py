@@ -1,0 +1,60 @@
+"""torch's lazy layers: the number of channels comes from the first input, in whatever form that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from truenorm.torch.modules import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    _BatchNorm,
+    _InstanceNorm,
+)
+from truenorm.torch.ragged import opened
+
+
+class _Lazy:
+    def initialize_parameters(self, input: Any, *_: Any, **__: Any) -> None:
+        super().initialize_parameters(opened(input, sequences=False).x)  # type: ignore[misc]
+
+
+class LazyBatchNorm1d(_Lazy, _BatchNorm, nn.LazyBatchNorm1d):
+    """torch's LazyBatchNorm1d: it becomes a BatchNorm1d at its first call."""
+
+    cls_to_become = BatchNorm1d
+
+
+class LazyBatchNorm2d(_Lazy, _BatchNorm, nn.LazyBatchNorm2d):
+    """torch's LazyBatchNorm2d: it becomes a BatchNorm2d at its first call."""
+
+    cls_to_become = BatchNorm2d
+
+
+class LazyBatchNorm3d(_Lazy, _BatchNorm, nn.LazyBatchNorm3d):
+    """torch's LazyBatchNorm3d: it becomes a BatchNorm3d at its first call."""
+
+    cls_to_become = BatchNorm3d
+
+
+class LazyInstanceNorm1d(_Lazy, _InstanceNorm, nn.LazyInstanceNorm1d):
+    """torch's LazyInstanceNorm1d: it becomes an InstanceNorm1d at its first call."""
+
+    cls_to_become = InstanceNorm1d
+
+
+class LazyInstanceNorm2d(_Lazy, _InstanceNorm, nn.LazyInstanceNorm2d):
+    """torch's LazyInstanceNorm2d: it becomes an InstanceNorm2d at its first call."""
+
+    cls_to_become = InstanceNorm2d
+
+
+class LazyInstanceNorm3d(_Lazy, _InstanceNorm, nn.LazyInstanceNorm3d):
+    """torch's LazyInstanceNorm3d: it becomes an InstanceNorm3d at its first call."""
+
+    cls_to_become = InstanceNorm3d
