@@ -150,6 +150,7 @@ def test_modules_follow_what_they_import() -> None:
         ({"a.js": "const { b, c } = d;\n"}, "a.js: one name a statement at the top level, got a pattern of names."),
         ({"a.js": 'const a = "</SCRIPT>";\n'}, "a.js: no </script inside a script, got one. Write it in two pieces."),
         ({"a.js": "// <!-- no\n"}, "a.js: no <!-- inside a script, got one. Write it in two pieces."),
+        ({"a.js": "const a = `one\n    two`;\n"}, "a.js: a template ends on its line, got const a = `one"),
         *(
             ({"a.js": f"{line}\n"}, f"a.js: imports and exports as truenorm/page/__init__.py describes, got {line}")
             for line in (

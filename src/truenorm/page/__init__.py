@@ -8,7 +8,8 @@ a few rules, and breaking one is an error here rather than a blank page later:
 * imports stand at the beginning of a line, as `import { a, b } from "./file.js";`, exports as `export function name`
   (or const, let, class, async function);
 * all modules share their top-level names, so each is defined once, one name a statement;
-* neither `</script` nor `<!--` appears, as both mean something to HTML inside a script.
+* neither `</script` nor `<!--` appears, as both mean something to HTML inside a script;
+* a template in backticks ends on its line: four spaces of indentation become a tab, a twentieth of the page less.
 
 A policy in the file forbids everything but this style and this script, by their hashes: no request can leave the page.
 """
@@ -39,7 +40,7 @@ def assemble() -> str:
     """The whole page as one HTML document."""
     sources = {file.name: file.read_text("utf-8") for file in files(__name__).iterdir() if file.is_file()}
     modules = {name: text for name, text in sorted(sources.items()) if name.endswith(".js")}
-    style, script = f"\n{sources['style.css']}", f"\n{join_modules(modules)}"
+    style, script = (f"\n{_with_tabs(text)}" for text in (sources["style.css"], join_modules(modules)))
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -143,7 +144,14 @@ def _body(name: str, text: str) -> str:
     for mark in ("</script", "<!--"):
         if mark in body.lower():
             raise ValueError(f"{name}: no {mark} inside a script, got one. Write it in two pieces.")
+    for line in body.splitlines():
+        if line.count("`") % 2:
+            raise ValueError(f"{name}: a template ends on its line, got {line.strip()}")
     return body.strip("\n") + "\n"
+
+
+def _with_tabs(text: str) -> str:
+    return re.sub(r"^(?: {4})+", lambda spaces: "\t" * (len(spaces[0]) // 4), text, flags=re.MULTILINE)
 
 
 def _hash(text: str) -> str:
