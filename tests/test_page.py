@@ -103,7 +103,7 @@ def test_its_policy_allows_its_own_script_and_style_alone() -> None:
 def test_every_source_is_in_the_page() -> None:
     text = page.assemble()
     names = {file.name for file in SOURCE.glob("*.js")}
-    assert set(re.findall(r"^// ---- (.*) ----$", text, re.MULTILINE)) == names
+    assert set(re.findall(r"^// ---- (\S*\.js) ----$", text, re.MULTILINE)) == names
     assert not re.search(r"^(import|export)\b", text, re.MULTILINE)
     assert "innerHTML" not in text
 
