@@ -288,27 +288,35 @@ def test_copied_code_gives_the_numbers_that_are_shown(open_page: Open, library: 
         assert name == "valid" or len(code.splitlines()) < 30  # nothing is left out: the short form
 
 
-def test_nothing_needs_a_mouse(open_page: Open) -> None:
-    page = open_page(HERE)
-    page.locator("#tab-sentences").focus()
-    reached = []
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        label, covered = page.evaluate(
+def tab_to(page: Any, key: str, last: str) -> list[str]:
+    """What is reached with this key, up to the last; none of it may hide under the bar that stays in sight."""
+    reached: list[str] = []
+    while not reached or (reached[-1] != last and len(reached) < 100):
+        page.keyboard.press(key)
+        label, hidden = page.evaluate(
             """() => {
                 const one = document.activeElement;
                 const bar = document.querySelector("#panel-sentences .bar");
                 const under = one.getBoundingClientRect().top < bar.getBoundingClientRect().bottom;
-                return [one.ariaLabel ?? one.labels?.[0]?.innerText ?? one.innerText, under && !bar.contains(one)];
+                const above = !document.querySelector("#panel-sentences").contains(one);
+                return [one.ariaLabel ?? one.labels?.[0]?.innerText ?? one.innerText,
+                    under && !above && !bar.contains(one)];
             }"""
         )
         reached.append(label)
-        assert not covered, f"{label} is under the bar"
-        if reached[-1].startswith("Start again"):
-            break
+        assert not hidden, f"{label} is under the bar"
+    return reached
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_nothing_needs_a_mouse(open_page: Open, viewport: dict[str, int]) -> None:
+    page = open_page(HERE, viewport=viewport)
+    page.locator("#tab-sentences").focus()
+    reached = tab_to(page, "Tab", "Start again with the example")
     for label in ("Padding", "Watched word", "The first sentence", "Hi, embedding, number 1", "today, row, number 3"):
         assert label in reached
     assert reached.count("truenorm") == 3
+    assert tab_to(page, "Shift+Tab", "Padding")[::-1] == reached[:-1]
 
 
 EXTREMES = {

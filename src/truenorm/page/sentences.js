@@ -81,8 +81,9 @@ export function mountSentences(root, state) {
         html("h3", {}, "The more padding, the further"),
         chart.element,
         html(
-            "p", {}, html("strong", {}, "In one sentence: "), "padding breaks batch norm because rows that are not ",
-            "real are counted, so what a word comes to depends on how long its neighbours happen to be.",
+            "p", {}, html("strong", {}, "In one sentence: "), "padding adds nothing to the sum of a column but is ",
+            "counted all the same, so mean and deviation, and with them every word, depend on how long the other ",
+            "sentences happen to be.",
         ),
         html("p", { class: "note" }, "All three divide by the root of variance + 0.00001, as usual, and then stop: ",
             "weight is 1 and bias is 0."),
