@@ -38,9 +38,11 @@ STEPS = 4000
 # What happens, happens early: dense at the beginning.
 EARLY = (0, 1, 2, 3, 5, 10, 20, 50)
 POINTS = (*EARLY, *range(100, STEPS + 1, 100))
-MOMENTS = (*EARLY, 100, 200, 300, 400, 600, 800, 1000, 1300, 1600, 2000, 2500, 3000, 3500, 4000)
+MOMENTS = (*EARLY, 100, 200, 400, 600, 800, 1000, 1500, 2000, 2500, 3000, 4000)
 REACH, BINS = 5.0, 20  # of what goes into tanh; what lies beyond is counted in one more bin at each end
+PARTS = 200  # of a histogram: shares in halves of a percent, as the page has room for about a pixel each
 FLAT = 0.97  # an output beyond is saturated, as in truenorm.lab.instruments
+SILENT = 0.1  # an output within is next to nothing
 
 
 @click.command()
@@ -67,6 +69,8 @@ def as_text(runs: list[dict[str, Any]]) -> str:
         "guessing": rounded(math.log(27)),
         "seeds": len(SEEDS),
         "flat": FLAT,
+        "silent": SILENT,
+        "parts": PARTS,
         "reach": REACH,
         "points": POINTS,
         "moments": MOMENTS,
@@ -123,18 +127,25 @@ def inside(x: Array, y: Array) -> dict[str, Any]:
     return {
         "std": rounded(float(x.std())),
         "saturated": rounded(float((np.abs(y) > FLAT).mean())),
+        "silent": rounded(float((np.abs(y) < SILENT).mean())),
         "slope": rounded(float(1 - np.square(y, dtype=np.float64).mean())),
-        "into": counts(x, np.concatenate([[-np.inf], np.linspace(-REACH, REACH, BINS + 1), [np.inf]])),
-        "out": counts(y, np.linspace(-1, 1, BINS + 1)),
+        "into": histogram(x, np.concatenate([[-np.inf], np.linspace(-REACH, REACH, BINS + 1), [np.inf]])),
+        "out": histogram(y, np.linspace(-1, 1, BINS + 1)),
     }
 
 
-def counts(values: Array, edges: Array) -> list[int]:
-    """How many values lie in each bin; one on an edge belongs to the bin above it."""
+def histogram(values: Array, edges: Array) -> list[int]:
+    """How many of PARTS equal parts of the values lie in each bin; one on an edge belongs to the bin above it.
+
+    The largest remainders are rounded up, so that the parts add up.
+    """
     import numpy as np
 
     places = np.searchsorted(edges, values.reshape(-1), side="right") - 1
-    return np.bincount(places.clip(0, len(edges) - 2), minlength=len(edges) - 1).tolist()
+    counts = np.bincount(places.clip(0, len(edges) - 2), minlength=len(edges) - 1)
+    parts, remainders = np.divmod(counts * PARTS, values.size)
+    parts[np.argsort(-remainders, kind="stable")[: PARTS - parts.sum()]] += 1
+    return list(map(int, parts))
 
 
 def rounded(value: float, digits: int = 4) -> float | None:

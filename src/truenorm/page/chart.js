@@ -55,7 +55,7 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null,
         const words = data.series.map(({ name, points }) => `${name} ${shownAt(points, at)}`);
         const label = `${title}. ${yLabel} against ${xLabel}; at ${value.textContent}: ${words.join(", ")}.`;
         box.replaceChildren(plot(data, places, at, { label, yLabel, height, width: box.clientWidth || 600 }));
-        legend.replaceChildren(...data.series.map((one, i) =>
+        if (ownLegend) legend.replaceChildren(...data.series.map((one, i) =>
             html("li", {}, lineSample(lookOf(one, i)), html("span", {}, one.name),
                 html("b", {}, shownAt(one.points, at)))));
     }

@@ -54,8 +54,8 @@ function histogramDrawing({ label, counts, most, hue, reach, open, flat, width }
             histogramTick(left - 6, up(share) + 4, "end", `${formatNumber(100 * share)}%`),
         ]),
         counts.map((count, i) => histogramBar({
-            x: left + place(i) * slot, width: slot, top: up(count / total), floor,
-            hue, beyond: open && (i === 0 || i === counts.length - 1),
+            x: left + place(i) * slot, width: slot, top: up(count / total), floor, hue, count, total,
+            beyond: open && (i === 0 || i === counts.length - 1),
         })),
         svg("line", { class: "axis", x1: left, x2: width - right, y1: floor, y2: floor }),
         [-reach, 0, reach].map((value) => histogramTick(across(value), floor + 16, "middle", formatNumber(value))),
@@ -71,11 +71,11 @@ function histogramShade(from, to, top, floor) {
 }
 
 /** A count that is not 0 is never less than a pixel high. */
-function histogramBar({ x, width, top, floor, hue, beyond }) {
-    const height = top < floor ? Math.max(floor - top, 1) : 0;
+function histogramBar({ x, width, top, floor, hue, beyond, count, total }) {
+    const height = count > 0 ? Math.max(floor - top, 1) : 0;
     const gap = Math.min(1, width / 6);
     return svg("rect", {
         class: `bar series-${hue}${beyond ? " beyond" : ""}`,
-        x: x + gap, y: floor - height, width: Math.max(width - 2 * gap, 1), height,
-    });
+        x: x + gap, y: floor - height, width: Math.max(width - 2 * gap, 1), height, "data-count": count,
+    }, svg("title", {}, `${formatNumber((100 * count) / total)}%`));
 }

@@ -18,7 +18,7 @@ export function insideView(state, recorded) {
     }));
     const heading = html("h3", {});
     const sentence = html("p", { class: "moment" });
-    const facts = insideFacts(flat);
+    const facts = insideFacts(recorded);
     state.watch(["training.rate", "training.step"], () => {
         const [rate, step] = [state.get("training.rate"), state.get("training.step")];
         const [pair, moment] = [pairAt(recorded, rate), moments.indexOf(step)];
@@ -39,7 +39,7 @@ export function insideView(state, recorded) {
         facts.update(pair, moment);
     });
     return html(
-        "section", {}, heading, sentence,
+        "section", { class: "hidden-layer" }, heading, sentence,
         html(
             "div", { class: "inside" },
             sides.map(({ title }) => title),
@@ -75,11 +75,11 @@ function sumOf(counts) {
 }
 
 /** The moment in numbers. */
-function insideFacts(flat) {
+function insideFacts({ flat, silent }) {
     const facts = {
         [`saturated: output beyond ±${flat}`]: (run, moment) => percentOf(run.saturated[moment]),
-        "silent: output within ±0.1": (run, moment) => percentOf(shareNear0(run.out[moment])),
-        "spread (standard deviation) of what goes in": (run, moment) => formatNumber(run.std[moment] ?? NaN, 3),
+        [`silent: output within ±${silent}`]: (run, moment) => percentOf(run.silent[moment]),
+        "spread (standard deviation) of what goes in": (run, moment) => formatNumber(run.std[moment] ?? NaN),
         "of a gradient, tanh lets through (mean of 1 − output²)": (run, moment) => percentOf(run.slope[moment]),
     };
     const body = html("tbody", {});
@@ -94,10 +94,4 @@ function insideFacts(flat) {
         )));
     }
     return { element, update };
-}
-
-/** The two bins in the middle. */
-function shareNear0(counts) {
-    const half = counts.length / 2;
-    return (counts[half - 1] + counts[half]) / sumOf(counts);
 }

@@ -15,7 +15,7 @@ export function lookOfRun({ rates }, { norm, rate }) {
     return { hue: NORM_HUES[norm], dash: NORM_DASHES[norm], shape: rates.indexOf(rate) };
 }
 
-export function lossView(state, recorded) {
+export function lossChart(state, recorded) {
     const { points, moments, runs } = recorded;
     const player = createPlayer(state, moments);
     const chart = lineChart({
@@ -41,11 +41,11 @@ export function lossView(state, recorded) {
             logarithmic: state.get("training.scale") === "log", stretched: state.get("training.steps") === "early",
         });
     });
-    return html("div", { class: "losses" }, chart.element, runSwitches(state, recorded));
+    return chart.element;
 }
 
 /** The legend: a row for each learning rate, a switch for each run, and its loss at the moment. */
-function runSwitches(state, recorded) {
+export function runSwitches(state, recorded) {
     const { rates, runs } = recorded;
     const switches = new Map();
     const rows = new Map(rates.map((rate) => [String(rate), html(

@@ -2,10 +2,11 @@
 The recorded runs, and what may be said about them. Nothing here touches the document.
 
     const recorded = readRuns(text);             // runs.json, as bench/recordings.py writes it
-    recorded.runs.get(runKey("batch", 0.1))      // { norm, rate, loss, held_out, std, saturated, slope, into, out }
+    recorded.runs.get(runKey("batch", 0.1))      // { norm, rate, loss, held_out, std, saturated, silent, slope, into, out }
 
 `loss` has one number for each of `points` (steps); what is inside the network, one for each of `moments` (steps, too,
-all of them points). What was not finite is null. `held_out` has one number for each seed.
+all of them points); `into` and `out` are histograms, whose bins add up to `parts`. What was not finite is null.
+`held_out` has one number for each seed.
 */
 import { formatNumber } from "./drawing.js";
 
@@ -99,10 +100,11 @@ export function compareLosses(without, withNorm, guessing) {
     // Runs of one seed share their start and their examples, so they are compared in pairs.
     const seeds = without.length;
     const lower = without.filter((loss, seed) => loss < withNorm[seed]).length;
+    const higher = without.filter((loss, seed) => loss > withNorm[seed]).length;
     const apart = formatNumber(Math.abs(meanOf(without) - meanOf(withNorm)), 2);
     if (lower === seeds) return `without batch norm all ${seeds} seeds end lower, by ${apart} on average.`;
-    if (lower === 0) return `with batch norm all ${seeds} seeds end lower, by ${apart} on average.`;
-    return `no clear difference. Without batch norm ${lower} of ${seeds} seeds end lower; the means are ${apart} apart.`;
+    if (higher === seeds) return `with batch norm all ${seeds} seeds end lower, by ${apart} on average.`;
+    return `no clear difference. Without batch norm ${lower} of ${seeds} seeds end lower; means are ${apart} apart.`;
 }
 
 /** What trains this run on a machine with truenorm. */

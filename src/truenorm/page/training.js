@@ -11,7 +11,7 @@ training.steps (how the chart's axes run).
 import { chooser } from "./controls.js";
 import { copyButtons, formatNumber, html, scrollBox } from "./drawing.js";
 import { insideView } from "./inside.js";
-import { lossView } from "./losses.js";
+import { lossChart, runSwitches } from "./losses.js";
 import {
     NORM_WORDS, bestRun, commandFor, compareLosses, meanInWords, momentCodec, pairAt, rangeInWords,
     readRuns, someOf, tellingRate,
@@ -32,8 +32,11 @@ export function mountTraining(root, state) {
             `${formatNumber(recorded.guessing, 3)}, and lower is better.`,
         ),
         trainingChoices(state, recorded),
-        lossView(state, recorded),
-        insideView(state, recorded),
+        // On a phone the histograms follow the slider that moves them; where there is room, the switches stand beside.
+        html(
+            "div", { class: "overview" },
+            lossChart(state, recorded), insideView(state, recorded), runSwitches(state, recorded),
+        ),
         whatToLookAt(),
         endView(state, recorded),
         whatNotToConclude(recorded),
