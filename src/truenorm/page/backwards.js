@@ -161,7 +161,7 @@ function backwardsSteps(state) {
     const why = html("p", { class: "backwards-why" });
     const graph = computationGraph();
     const caption = html("figcaption");
-    const details = html("div", { class: "backwards-details" });
+    const formulas = html("div");
     const values = valueTable({ onchoose: (i, j) => chooseValue(i, j) });
     let model = null;
 
@@ -198,7 +198,7 @@ function backwardsSteps(state) {
                 html("ul", { class: "backwards-legend" },
                     legend.map(([kind, words]) => html("li", {}, edgeSample(kind), words))),
             ),
-            details,
+            html("div", { class: "backwards-details" }, formulas, values.element),
         ),
     );
 
@@ -236,8 +236,8 @@ function backwardsSteps(state) {
             label: `How y is computed from x. ${way}`,
         });
         caption.textContent = way;
+        formulas.replaceChildren(...(all ? overviewOf(model, go) : detailsOf(model, step)));
         values.update(valuesOf(model, step));
-        details.replaceChildren(...(all ? overviewOf(model, go) : detailsOf(model, step)), values.element);
     }
     return { element, update };
 }
