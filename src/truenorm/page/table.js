@@ -111,9 +111,10 @@ export function mountTable(root, state) {
     root.append(html(
         "div", { class: "table-part" },
         html("h2", {}, "One table"),
-        html("p", {}, "Each row is an example, each column one node of a network. ", html("b", {}, "Point at a cell"),
+        html("p", { class: "intro" }, "Each row is an example, each column one node of a network. ", html("b", {}, "Point at a cell"),
             ": the box around it holds the cells that share its mean. Change a number, and see which others follow."),
-        chooser(state, "norm", "Norm", titles), axes, counts, empty, work, problems, below, wholeTable(state, actions),
+        html("div", { class: "controls top" }, chooser(state, "norm", "Norm", titles), counts), axes,
+        empty, work, problems, below, wholeTable(state, actions),
     ));
     root.addEventListener("paste", (event) => {
         if (isEmpty() && event.target.tagName !== "TEXTAREA") actions.paste(event);
@@ -199,7 +200,7 @@ export function mountTable(root, state) {
             sheet.drawBoxes({
                 ...boxes,
                 beside: name === "x" && bySample ? sampleNames(boxes, rows) : null,
-                above: name === "x" && norm.name === "group" ? groupNames(boxes, columns) : null,
+                above: norm.name !== "group" ? null : name === "x" ? groupNames(boxes, columns) : [], // [] keeps room
             });
         }
         parameters.shape({ ...each, rowStarts: [0, 1], rows: 2 });
