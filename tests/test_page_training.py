@@ -205,6 +205,22 @@ def test_a_mouse_on_the_chart_moves_through_time(open_page: Open) -> None:
     assert step(page) == MOMENTS[-1]  # no button, no move
 
 
+@pytest.mark.parametrize("axis", ["early", "even"])
+def test_a_click_where_a_moment_is_drawn_goes_to_it(open_page: Open, axis: str) -> None:
+    page = open_page(f"{HERE}&training.steps={axis}")
+    cursor, places = page.locator(".training .chart .cursor"), {}
+    slider(page).focus()
+    for at in reversed(MOMENTS):
+        places[at] = cursor.evaluate("(line) => line.getBoundingClientRect().x")
+        page.keyboard.press("ArrowLeft")
+    middle = page.locator(".training .chart .canvas").bounding_box()["y"] + 150
+    for at in (20, 400, 1000, 3000) if axis == "early" else (400, 1000, 3000):
+        page.mouse.click(places[at], middle)
+        assert step(page) == at
+    assert places[4000] - places[3000] == pytest.approx(places[3000] - places[2000], rel=1e-3) or axis == "early"
+    assert places[1] - places[0] > 20 or axis == "even"
+
+
 def test_a_rate_brings_its_runs_and_switches_take_them_away(open_page: Open) -> None:
     page = open_page(HERE)
     lines = page.locator(".training .chart .series")
@@ -214,8 +230,8 @@ def test_a_rate_brings_its_runs_and_switches_take_them_away(open_page: Open) -> 
     assert "learning rate 10 with batch norm 79.79" in label
     page.get_by_role("checkbox", name="learning rate 10 with batch norm").uncheck()
     assert lines.count() == 6
-    for box in page.locator(".training .switches input:checked").all():
-        box.focus()
+    while (ticked := page.locator(".training .switches input:checked")).count():
+        ticked.first.focus()
         page.keyboard.press("Space")
     assert lines.count() == 1
     assert flushed(page) == "#part=training&training.rate=10&training.runs="
