@@ -350,6 +350,8 @@ def test_copied_code_gives_the_dx_that_is_shown(open_page: Open, library: str, f
             "All numbers in row 1 are 0, and eps is 0",
             "Where there is nothing to divide by",
         ),
+        ("&x=5,1,8&eps=0", "There is only one number in column 1", "In all 3 cells, both are the same."),
+        ("&x=1e200,1;2e200,5;-1e200,7", "so large that their squares are beyond", "In all 6 cells"),
         ("&backwards.loss=sum", "The paths cancel", "In all 15 cells"),
         ("&backwards.dy=0,0,0;0,0,0;0,0,0;0,0,0;0,0,0", "nothing flows back", "both are the same."),
     ],
@@ -395,7 +397,7 @@ def test_a_large_table_stays_in_its_boxes(open_page: Open) -> None:
     out = tn.forward(x, tn.batch(), weight=weight)
     got, want = values(page), tn.backward(out.y, out)[0]
     assert_allclose([[number(text) for text in row] for row in got], want, rtol=6e-4, atol=1e-12)
-    assert "In the 64 cells that share a mean with it" in page.locator(".backwards-verdict").inner_text()
+    assert "In the 64 cells that share one mean with it" in page.locator(".backwards-verdict").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
     # Each box has scrolled to the chosen cell, and the page has not moved.
     for box in page.locator(".backwards .box:has(.chosen)").all():

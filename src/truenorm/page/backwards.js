@@ -14,6 +14,7 @@ import { formula } from "./formula.js";
 import { computationGraph, edgeSample } from "./graph.js";
 import { NORMS, forward } from "./maths.js";
 import { PROBLEM, readNumber, readProblem } from "./problem.js";
+import { backwardsConventions, chosenInWords, chosenStatistic, reasonInWords, verdictInWords } from "./reasons.js";
 import { choice, textTable } from "./state.js";
 import { STEP_KEYS, inNumbers, numbersInGraph, stepsBack } from "./steps.js";
 import { choiceTable, entryTable, valueTable } from "./valuetable.js";
@@ -50,9 +51,9 @@ export function mountBackwards(root, state) {
     root.append(html(
         "div", { class: "backwards" }, html("h2", {}, "Backwards"),
         html(
-            "p", {}, "If this number were a little larger, how much would the loss change? The loss is the one number "
-            + "that says how wrong a network is; the answer is called the number’s gradient, and networks learn from "
-            + "nothing else. At the output y it is known: dy. Follow it back, step by step, to the input x: dx.",
+            "p", {}, "If one number in a network were a little larger, how much would the loss change? The loss says "
+            + "how wrong the network is; the answer is called the number’s gradient, and networks learn from nothing "
+            + "else. At the output y it is known: dy. Follow it back, step by step, to the input x: dx.",
         ),
         empty, filled,
     ));
@@ -385,88 +386,16 @@ function bracketedLoss(value, digits) {
     return value < 0 ? `(${formatNumber(value, digits)})` : formatNumber(value, digits);
 }
 
-function verdictInWords({ out, row, column }, { worst, cells, jumps, reach }) {
-    const jump = "Where there is nothing to divide by, y jumps as soon as one x moves: it has no slope to measure";
-    if (jumpsAt(out, row, column)) return `${jump}. dx is set to 0 there, so that nothing breaks.`;
-    const over = reach === "cell" ? "In this cell (the table is too large to measure all at once)"
-        : reach === "shared" ? `In the ${cells} cells that share a mean with it (the table is too large for all)`
-            : `In all ${cells} cells`;
-    const digits = Math.floor(-Math.log10(worst));
-    const largest = worst === 0 ? "both are the same" : `the largest difference is ${formatNumber(worst, 2)}`;
-    const quality = worst === 0 ? "." : digits >= 4 ? `: ${Math.min(digits, 15)} digits agree.`
-        : ". Losses this close to each other lose their digits when they are subtracted: the measurement is at fault.";
-    return `${over}, ${largest}${quality}${jumps ? ` ${jump}, which leaves out ${jumps} cells.` : ""}`;
-}
-
 /** Why gradients of the chosen cell are 0, at the steps where that would puzzle. */
 function reasonsFor(model, key) {
     const { text, at } = reasonInWords(model);
     return text && at.includes(key) ? [html("p", { class: "notice" }, text)] : [];
 }
 
-function reasonInWords({ out, problem, row, column, loss, explained }) {
-    const { norm } = problem;
-    const s = out.partition.index[row][column];
-    const count = out.moments.count[s];
-    const group = chosenStatistic({ problem, out, row, column });
-    if (count === 1 && norm.center) {
-        const text = `There is only one number in ${group}, and it is its own mean: x − mean is 0 whatever x is. So x `
-            + "cannot change the loss, and dx is 0.";
-        return { text, at: ["dvar", "dx-var", "dx"] };
-    }
-    if (count > 0 && out.rstd[s] === 0) {
-        const text = `All numbers in ${group} are ${norm.center ? "equal" : "0"}, and eps is 0: there is nothing to `
-            + "divide by. y is the bias there, and dx is set to 0.";
-        return { text, at: ["dx-xhat", "dvar", "dmean-xhat", "dmean", "dx-var", "dx-mean", "dx"] };
-    }
-    if (count > 0 && out.moments.m2[s] === 0) {
-        const text = `All numbers in ${group} are ${norm.center ? "equal" : "0"}: there is no spread, so nothing comes `
-            + "through var, and dvar is 0. The other paths are multiplied by a rstd that eps alone makes.";
-        return { text, at: ["dvar", "dx-var", "dx"] };
-    }
-    return { text: cancelInWords(loss, explained, norm), at: ["dx"] };
-}
-
-/** Losses that no x can change are worth a word. */
-function cancelInWords({ kind }, explained, norm) {
-    const largest = (name) => Math.max(...explained.get(name).values.flat().map(Math.abs));
-    const direct = largest("dx (through xhat)");
-    if (direct === 0) return "dy times the weight is 0 everywhere, so nothing flows back.";
-    if (largest("dx") > 1e-3 * direct) return "";
-    const why = {
-        sum: norm.center ? " Normalised numbers add up to 0, whatever x is." : "",
-        squares: " The squares of normalised numbers add up to how many there are (but for eps), whatever x is.",
-    }[kind] ?? "";
-    return `The paths cancel: dx is nearly 0 everywhere, so no x can change this loss.${why}`;
-}
-
-function backwardsConventions({ problem: { norm, weight, bias } }) {
-    const numbers = (values) => [
-        ...values.slice(0, 8).map((one) => formatNumber(one)), ...(values.length > 8 ? ["…"] : []),
-    ].join(", ");
-    const under = norm.eps_at === "var" ? "under the root" : "outside the root";
-    return `Lit up in x: the cells that share one ${norm.center ? "mean and one spread" : "spread"}, here each `
-        + `${NORMS[norm.name].each}. Weight ${numbers(weight)}; bias ${numbers(bias)}; eps ${formatNumber(norm.eps)} `
-        + `${under}; the variance divides by ${norm.ddof ? "count − 1" : "count"}.`;
-}
-
 function stepCellClass({ out, row, column }, i, j) {
     const { index } = out.partition;
     if (!out.valid[i][j]) return "pad";
     return index[i][j] === index[row][column] ? "shared" : "";
-}
-
-function chosenInWords({ row, column }) {
-    return `row ${row + 1}, column ${column + 1}`;
-}
-
-function chosenStatistic({ problem: { norm, offsets, columns }, row, column }) {
-    const sample = `sample ${offsets.findIndex((start, k) => row >= start && row < offsets[k + 1]) + 1}`;
-    return {
-        batch: `column ${column + 1}`, layer: `row ${row + 1}`, rms: `row ${row + 1}`,
-        instance: `${sample}, column ${column + 1}`,
-        group: `${sample}, group ${Math.floor(column / (columns / norm.groups)) + 1}`,
-    }[norm.name];
 }
 
 function wayInWords(path) {

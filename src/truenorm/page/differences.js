@@ -112,7 +112,8 @@ function measureSlope(part, row, column) {
 /** Where equal numbers are divided by nothing, y is the bias, but leaves it as soon as one of them moves: no slope. */
 export function jumpsAt(out, row, column) {
     const s = out.partition.index[row][column];
-    return out.rstd[s] === 0 && out.moments.count[s] > out.norm.ddof;
+    const alone = out.norm.center && out.moments.count[s] === 1; // a number that is its own mean stays there
+    return out.rstd[s] === 0 && out.moments.count[s] > out.norm.ddof && !alone && out.var[s] < Infinity;
 }
 
 /** The whole table, or the cells that share a statistic with the chosen one, or that one alone: what is quick. */

@@ -55,7 +55,7 @@ const STEPS_BACK = {
         title: (norm) => `how the loss changes with the ${norm.center ? "variance" : "mean of the squares"}`,
         why: (norm) => `But the spread moves, too. ${norm.center ? "The variance" : "The mean square (var)"} sets `
             + "rstd, and rstd stretches every cell that shares it, so all of them have a say. The last factors are the "
-            + `slope of ${norm.eps_at === "var" ? "1/√(var + eps)" : "1/(√var + eps)"}.`,
+            + `slope of ${norm.eps_at === "var" ? "1/√(var + eps)" : "1/(√var + eps)"}.`,
         paths: [["xhat", "rstd", "var"]],
         numbers: ({ sum, shared, of, factor, power, model }) => {
             const { norm } = model.problem;
