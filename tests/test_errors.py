@@ -203,6 +203,8 @@ PATTERN_ERRORS: list[tuple[Call, str, str, str]] = [
         "      ^^^^^^^",
     ),
 ]
+CONVERT = "Convert it to integers; a mask of what is real goes into valid=."
+
 VALUE_ERRORS: list[tuple[Call, str]] = [
     (lambda: Norm("[c]", eps=True), "Norm: eps is a finite number >= 0, got True. The usual one is 1e-5."),
     (lambda: Norm("[c]", eps=-1e-5), "Norm: eps is a finite number >= 0, got -1e-05. The usual one is 1e-5."),
@@ -302,18 +304,21 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     (lambda: tn.measure(X, tn.batch(), lengths=[4, 5]), "lengths: from 0 to the 4 positions of x, got 5 at index 1."),
     (lambda: tn.measure(X, tn.batch(), lengths=[-1, 4]), "lengths: from 0 to the 4 positions of x, got -1 at index 0."),
     (lambda: tn.measure(X, tn.batch(), lengths=[4, 4, 4]), "lengths: one for each of the 2 samples, got 3."),
-    (lambda: tn.measure(X, tn.batch(), lengths=4), "lengths: a row of whole numbers, got shape () and dtype int64."),
+    (
+        lambda: tn.measure(X, tn.batch(), lengths=4),
+        "lengths: a row of whole numbers, got shape () and dtype int64. " + CONVERT,
+    ),
     (
         lambda: tn.measure(X, tn.batch(), lengths=[[4, 4]]),
-        "lengths: a row of whole numbers, got shape (1, 2) and dtype int64.",
+        "lengths: a row of whole numbers, got shape (1, 2) and dtype int64. " + CONVERT,
     ),
     (
         lambda: tn.measure(X, tn.batch(), lengths=[4.0, 4.0]),
-        "lengths: a row of whole numbers, got shape (2,) and dtype float64.",
+        "lengths: a row of whole numbers, got shape (2,) and dtype float64. " + CONVERT,
     ),
     (
         lambda: tn.measure(X, tn.batch(), lengths=[True, False]),
-        "lengths: a row of whole numbers, got shape (2,) and dtype bool.",
+        "lengths: a row of whole numbers, got shape (2,) and dtype bool. " + CONVERT,
     ),
     (
         lambda: tn.measure(X[0], tn.batch(), lengths=[1, 2, 3, 4]),
@@ -353,7 +358,7 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     ),
     (
         lambda: tn.measure(ROWS, tn.batch(), offsets=[0.0, 5.0]),
-        "offsets: a row of whole numbers, got shape (2,) and dtype float64.",
+        "offsets: a row of whole numbers, got shape (2,) and dtype float64. " + CONVERT,
     ),
     (
         lambda: tn.measure(ROWS, Norm("[b h] c"), offsets=[0, 5]),

@@ -217,6 +217,7 @@ def test_an_unbatched_instance_norm_takes_one_sequence() -> None:
     valid = torch.arange(6) < 4
     torch.testing.assert_close(layer(x, valid=valid)[:, :4], expected)
     torch.testing.assert_close(layer(x, lengths=torch.tensor(4))[:, :4], expected)
+    torch.testing.assert_close(layer(x, lengths=torch.tensor([4]))[:, :4], expected)
     assert bool((layer(x, valid=valid)[:, 4:] == 0).all())
 
 
@@ -255,3 +256,21 @@ def test_torch_jit_trace_records_operators_of_torch() -> None:
         for layer in (tnt.BatchNorm1d(5).eval(), tnt.LayerNorm(7), tnt.GroupNorm(1, 5)):
             traced = torch.jit.trace(layer, x)
             torch.testing.assert_close(traced(2 * x), layer(2 * x))
+
+
+def test_packed_rows_of_another_rank_are_refused_by_every_layer() -> None:
+    for layer in (tnt.GroupNorm(2, 8), tnt.InstanceNorm1d(8), tnt.BatchNorm1d(8), tnt.LayerNorm(5)):
+        with pytest.raises(ValueError, match=r"offsets: x is packed, \(rows, c\), got shape \(2, 8, 5\)\."):
+            layer(normal(2, 8, 5), offsets=torch.tensor([7, 1]))
+    with pytest.raises(ValueError, match=r"num_groups: divides the channels of x, got 2 for 3\."):
+        tnt.functional.group_norm(normal(2, 3, 4), 2, lengths=torch.tensor([4, 1]))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_exported_layer_can_be_saved_and_loaded(training: bool, tmp_path: Any) -> None:
+    layer, x, lengths = tnt.BatchNorm1d(3).train(training), normal(2, 3, 4), torch.tensor([2, 4])
+    exported = torch.export.export(layer, (x,), {"lengths": lengths})
+    torch.export.save(exported, tmp_path / "layer.pt2")
+    loaded = torch.export.load(tmp_path / "layer.pt2").module()
+    torch.testing.assert_close(loaded(x, lengths=lengths), layer(x, lengths=lengths))
+    torch.testing.assert_close(loaded.running_var, layer.running_var)

@@ -211,7 +211,10 @@ def _times(view: View, sample_weight: ArrayLike, rows: NDArray[np.bool_] | None)
 def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(f"{name}: a row of whole numbers, got shape {array.shape} and dtype {array.dtype}.")
+        raise ValueError(
+            f"{name}: a row of whole numbers, got shape {array.shape} and dtype {array.dtype}. "
+            "Convert it to integers; a mask of what is real goes into valid=."
+        )
     return array.astype(np.int64)
 
 

@@ -249,6 +249,8 @@ def group_norm_of(
     call = None if form.told else usual_call(x, norms[0], weight, bias)
     if call is not None and x.numel() > x.shape[0] * num_groups:  # else torch has an error to say
         return form.close(call.run(x, weight, bias))
+    if form.told and num_groups > 0 and channels % num_groups:
+        raise ValueError(f"num_groups: divides the channels of x, got {num_groups} for {channels}.")
     if _theirs(form) or num_groups <= 0 or channels % num_groups or not _usual(form, channels, eps, weight, bias):
         return form.close(torch_functional.group_norm(x, num_groups, weight, bias, eps))
     if not form.told:
@@ -356,8 +358,6 @@ def _usual(form: Opened, channels: int, eps: float, *parameters: Tensor | None) 
     """Whether the arguments fit each other. Where they do not and nothing is told, torch knows what to say."""
     _check_eps(form, eps)
     told = bool(form.told) or form.packed
-    if form.packed and form.x.dim() != 2:
-        return True  # `selection` knows what to say
     for one in parameters:
         if one is not None and one.shape != (channels,):
             if told:

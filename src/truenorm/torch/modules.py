@@ -188,7 +188,9 @@ class _InstanceNorm(_Tracked):
                 stacklevel=2,
             )
         if x.dim() == self._get_no_batch_dim():  # what is told has no axis of samples either
-            form.x, form.told = x.unsqueeze(0), {name: one.unsqueeze(0) for name, one in form.told.items()}
+            told = form.told
+            form.x = x.unsqueeze(0)
+            form.told = {name: one.reshape(-1) if name == "lengths" else one.unsqueeze(0) for name, one in told.items()}
             return self._run(form).squeeze(0)
         return form.close(self._run(form))
 

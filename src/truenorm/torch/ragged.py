@@ -60,7 +60,11 @@ def opened(
         return _opened_nested(x, given, rows_only)
     if not isinstance(x, Tensor):
         raise TypeError(f"x: a tensor, a nested tensor or a PackedSequence, got {type(x).__name__}.")
-    return Opened(x, {name: _tensor(value, name, x) for name, value in given.items()}, packed="offsets" in given)
+    packed = "offsets" in given
+    if packed and x.dim() != 2:
+        shape = tuple(x.shape)
+        raise ValueError(f"offsets: x is packed, (rows, c), got shape {shape}. For padded x pass lengths=.")
+    return Opened(x, {name: _tensor(value, name, x) for name, value in given.items()}, packed=packed)
 
 
 def _tensor(value: Any, name: str, x: Tensor) -> Tensor:

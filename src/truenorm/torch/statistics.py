@@ -83,7 +83,7 @@ _FLOATS = (torch.float32, torch.float64)
 _FORMATS = {torch.float32: "f", torch.float64: "d", torch.int64: "q"}
 
 
-@torch.no_grad()
+# Without no_grad: an exported graph that holds one cannot be loaded again. Nothing here has a gradient anyway.
 def _update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None) -> int:
     count, batch_mean, m2 = (one.reshape(mean.shape) for one in table.unbind(-1))
     finite = ((torch.isfinite(batch_mean) & torch.isfinite(m2)) | (count == 0)).all()
