@@ -41,8 +41,11 @@ def texts(page: Any, sheet: str) -> list[list[str]]:
 
 def numbers(page: Any, sheet: str) -> np.ndarray:
     """The same as numbers: – is NaN."""
-    rows = texts(page, sheet)
-    return np.array([[float(one.replace("−", "-").replace("–", "nan")) for one in row] for row in rows])
+    powers = str.maketrans("−–⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-n-0123456789")
+    rows = [
+        [one.translate(powers).replace("×10", "e").replace("n", "nan") for one in row] for row in texts(page, sheet)
+    ]
+    return np.array(rows, float)
 
 
 def settle(page: Any) -> None:
@@ -456,7 +459,7 @@ def test_samples_and_groups_are_seen_and_changed(open_page: Open) -> None:
 def test_dots_show_each_column_before_and_after(open_page: Open) -> None:
     page = open_page()
     page.locator(".table-part .strips").scroll_into_view_if_needed()
-    page.wait_for_function("document.querySelectorAll('.table-part .strips svg').length === 6")
+    page.locator(".table-part .strips svg").nth(5).wait_for()
     names = [one.get_attribute("aria-label") for one in page.locator(".table-part .strips svg").all()]
     assert names[0] == "x, column 1: 5 values, mean 4, deviation 2.53"
     assert names[1].startswith("y, column 1: 5 values, mean ")
@@ -490,7 +493,9 @@ def test_copied_code_makes_the_numbers_that_are_shown(open_page: Open, library: 
         names: dict[str, Any] = {}
         exec(copied(page, library), names)
         shown = numbers(page, "y")
-        assert_allclose(np.where(np.isnan(shown), 0, shown), np.array(names["y"]), rtol=6e-4, atol=1e-12, err_msg=name)
+        assert_allclose(
+            np.where(np.isnan(shown), 0, shown), np.array(names["y"].tolist()), rtol=6e-4, atol=1e-12, err_msg=name
+        )
 
 
 def table_of(rows: int, columns: int) -> list[list[float]]:
@@ -500,33 +505,45 @@ def table_of(rows: int, columns: int) -> list[list[float]]:
 
 @pytest.mark.parametrize("name", NORMS)
 def test_editing_stays_instant_at_64_by_64(open_page: Open, name: str) -> None:
-    page = open_page(f"#norm={name}&x={write(table_of(64, 64))}&samples=4&groups=4")
-    times = page.evaluate(
-        """async () => {
-            const painted = () => new Promise((done) => requestAnimationFrame(() => {
-                const channel = new MessageChannel();
-                channel.port1.onmessage = done;
-                channel.port2.postMessage(null);
-            }));
-            const times = [];
-            for (let turn = 0; turn < 15; turn++) {
-                const row = (turn * 7) % 64;
-                const input = document.querySelector(`.table-part .x .cell[data-row="${row}"][data-column="${turn}"]`);
-                input.focus({ preventScroll: true });
-                await painted();
-                const start = performance.now();
-                input.value = String(turn + 0.5);
-                input.dispatchEvent(new InputEvent("input", { bubbles: true }));
-                await painted();
-                times.push(performance.now() - start);
-            }
-            return times.sort((a, b) => a - b);
-        }"""
-    )
-    print(name, [round(one) for one in times])
-    assert times[len(times) // 2] < 100
-    x = np.array([[float(one) for one in row] for row in texts(page, "x")])
+    """Less than 100 ms from a letter to the painted page: of the processor, as other tests may keep it busy."""
+    page = open_page()
+    page.set_default_timeout(60_000)
+    page.evaluate("(hash) => (location.hash = hash)", f"norm={name}&x={write(table_of(64, 64))}&samples=4&groups=4")
+    cell(page, "y", 63, 63).wait_for(state="attached")
+    browser = page.context.new_cdp_session(page)
+    browser.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def used() -> float:
+        metrics = browser.send("Performance.getMetrics")["metrics"]
+        return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
+
+    seconds, waits = [], []
+    for turn in range(12):
+        cell(page, "x", turn * 5, turn).focus()
+        settle(page)
+        before = used()
+        waits.append(
+            page.evaluate(
+                """async (text) => {
+                    const start = performance.now();
+                    document.activeElement.textContent = text;
+                    document.activeElement.dispatchEvent(new InputEvent("input", { bubbles: true }));
+                    await new Promise((done) => requestAnimationFrame(() => {
+                        const channel = new MessageChannel();
+                        channel.port1.onmessage = done;
+                        channel.port2.postMessage(null);
+                    }));
+                    return performance.now() - start;
+                }""",
+                str(turn + 0.5),
+            )
+        )
+        seconds.append(used() - before)
+    print(f"{name}: {np.median(seconds) * 1000:.0f} ms of the processor, {np.median(waits):.0f} ms on the clock")
+    assert np.median(seconds) < 0.1
+    x = np.array(texts(page, "x"), float)
     assert x.shape == (64, 64)
+    assert [x[turn * 5, turn] for turn in range(12)] == [turn + 0.5 for turn in range(12)]
     arguments: dict[str, Any] = {"offsets": [0, 16, 32, 48, 64]} if name in ("instance", "group") else {}
     norm = tn.group(4) if name == "group" else getattr(tn, name)()
     assert_allclose(numbers(page, "y"), tn.forward(x, norm, **arguments).y, rtol=1e-3, atol=1e-4)

@@ -86,7 +86,7 @@ test("a cell's formula has its numbers in it", () => {
     assert.deepEqual(see("batch", "xhat", 0, 0), {
         title: "Row 1, column 1", lines: ["xhat = (7 - 4) / sqrt(6.4 + 1×10⁻⁵) ≈ 1.186"],
     });
-    assert.equal(see("batch", "x", 0, 0).title, "Row 1, column 1: the mean and variance of 5 cells in the box");
+    assert.equal(see("batch", "x", 0, 0).title, "Row 1, column 1, with the mean and variance of the 5 cells in its box");
     assert.deepEqual(see("batch", "mean", 3, 0), {
         title: "Column 1: 5 numbers", lines: ["mean = (7 + 2 + 1 + 7 + 3) / 5 = 4"],
     });
@@ -129,6 +129,7 @@ test("nothing to divide by is said", () => {
     const flat = [[1, 2], [1, 3]];
     assert.equal(describeNoSpread(forward(flat, describe("batch"))), null);
     assert.match(describeNoSpread(forward(flat, describe("batch", { eps: 0 }))), /^Column 1 has no spread, and eps is 0/);
+    assert.match(describeNoSpread(forward([[1e300], [-1e300]], describe("batch"))), /squares are too large/);
     assert.match(describeNoSpread(forward([[5, 6]], describe("batch", { ddof: 1 }))), /^2 of the boxes have one number alone/);
 });
 

@@ -70,7 +70,7 @@ export function mountTable(root, state) {
         onpoint: (at) => point(outputOf(at)), onfocus: (at) => select(outputOf(at)),
         onedit: (row, column, text) => actions.setParameter(Object.keys(PARAMETERS)[row], column, text),
     });
-    connectScrolling([...Object.values(sheets), parameters]);
+    connectScrolling([...Object.values(sheets), parameters], selected);
     sheets.x.grid.addEventListener("paste", actions.paste);
 
     // ---- what stands around them ----
@@ -354,18 +354,24 @@ function captionOf(name, words) {
     return [html("span", { class: "symbol" }, name), html("small", {}, words)];
 }
 
-/** The sheets show the same cells: where one is scrolled to, the others follow. */
-function connectScrolling(sheets) {
-    for (const from of sheets) from.box.addEventListener("scroll", () => follow(from), { passive: true });
-    function follow(from) {
+/** The sheets show the same cells, the chosen one above all: where one is scrolled to, the others follow. */
+function connectScrolling(sheets, chosen) {
+    const led = new Map(); // where a box was led to: it does not lead the others back from there
+    const placeOf = ({ box }) => `${box.scrollLeft} ${box.scrollTop}`;
+    const lead = (from) => {
+        if (led.get(from) === placeOf(from)) return;
+        const at = chosen();
+        const isSeen = at !== null && from.offsetOf(at.column) === from.box.scrollLeft;
         const column = from.box.scrollLeft / from.cellWidth();
         for (const sheet of sheets) {
             if (sheet === from || sheet.element.hidden) continue;
-            const left = column * sheet.cellWidth();
-            if (Math.abs(sheet.box.scrollLeft - left) > 2) sheet.box.scrollLeft = left;
+            sheet.box.scrollLeft = column * sheet.cellWidth();
+            if (isSeen) sheet.box.scrollLeft = sheet.offsetOf(at.column); // cells differ in width from sheet to sheet
             if (from.tall() && sheet.tall()) sheet.box.scrollTop = from.box.scrollTop;
+            led.set(sheet, placeOf(sheet));
         }
-    }
+    };
+    for (const sheet of sheets) sheet.box.addEventListener("scroll", () => lead(sheet), { passive: true });
 }
 
 /** The focus goes to what comes after this element. */

@@ -27,7 +27,7 @@ export function describeCell(out, cells, { sheet, row, column }) {
     if (sheet === "xhat") return { title, lines: [line] };
     const count = out.moments.count[out.partition.index[row][column]];
     const what = out.norm.center ? "mean and variance" : "mean of squares";
-    return { title: `${title}: the ${what} of ${countOf(count, "cell")} in the box`, lines: [line] };
+    return { title: `${title}, with the ${what} of the ${countOf(count, "cell")} in its box`, lines: [line] };
 }
 
 /** Why a cell takes no part. */
@@ -69,6 +69,9 @@ export function describeNoSpread(out) {
     if (!flat.length) return null;
     const where = flat.length === 1 ? nameOfBox(out, flat[0]) : `${flat.length} of the boxes`;
     const [has, its] = flat.length === 1 ? ["has", "its"] : ["have", "their"];
+    if (flat.some((s) => out.var[s] === Infinity)) {
+        return `${where} ${has} numbers whose squares are too large to compute with. So ${its} x̂ cannot be trusted.`;
+    }
     const single = flat.every((s) => count[s] <= out.norm.ddof);
     if (single) {
         return `${where} ${has} one number alone, and n − 1 is 0: no variance can be estimated. `
@@ -128,7 +131,7 @@ function normalisedLine(out, row, column) {
     const x = out.x[row][column];
     const above = `(${formatNumber(x)}${norm.center ? ` - ${bracketedNumber(out.moments.mean[s])}` : ""})`;
     const variance = formatNumber(out.var[s]);
-    if (out.rstd[s] === 0) return `xhat = ${above} · 0 = 0, "as there is no spread to divide by"`;
+    if (out.rstd[s] === 0 && out.var[s] === 0) return `xhat = ${above} · 0 = 0, "as there is no spread to divide by"`;
     const below = norm.eps_at === "var" ? `sqrt(${variance} + ${eps})` : `(sqrt(${variance}) + ${eps})`;
     return `xhat = ${above} / ${below} ${shownResult(out.xhat[row][column])}`;
 }

@@ -17,12 +17,12 @@ import { formatNumber, html, scrollBox } from "./drawing.js";
 import { rangeOf } from "./tableformulas.js";
 
 const NARROWEST = 4; // characters of a cell
-const WIDEST = 12;
+const WIDEST = 14;
 
 /**
  * onpoint({ sheet, row, column } or null)     the mouse is on a cell, or on none
  * onfocus({ sheet, row, column })             a cell has the focus
- * onedit(row, column, text)                   only for sheets of inputs
+ * onedit(row, column, text)                   only for sheets that are typed into
  * onkey(event, at)                            a key that does not walk; true if it was used
  */
 export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, onedit = null, rowNames = null }) {
@@ -49,11 +49,10 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
     }
 
     function newCell() {
-        const cell = onedit
-            ? html("input", {
-                type: "text", class: "cell", tabindex: -1, autocomplete: "off", spellcheck: "false",
-            })
-            : html("div", { class: "cell", role: "gridcell", tabindex: -1 }, document.createTextNode(""));
+        // Not an input: each brings a scroller of its own, and a thousand of them in sight cost 60 ms a frame.
+        const kind = onedit ? { role: "textbox", contenteditable: "plaintext-only", spellcheck: "false" }
+            : { role: "gridcell" };
+        const cell = html("div", { class: "cell", tabindex: -1, ...kind }, document.createTextNode(""));
         return { element: cell, shown: null, state: "", length: 0 };
     }
 
@@ -131,7 +130,8 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         const text = onedit ? value : Number.isNaN(value) ? "–" : formatNumber(value);
         cell.length = text.length;
         if (!onedit) cell.element.firstChild.nodeValue = text;
-        else if (cell.element.value !== text) cell.element.value = text; // not where it was typed: the caret stays
+        else if (typedIn(cell.element) !== text) cell.element.textContent = text; // where it was typed, the caret stays
+        if (onedit) cell.element.classList.toggle("long", text.length > WIDEST);
     }
 
     function mark(cell, state) {
@@ -205,7 +205,22 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
     function focus(row, column) {
         const cell = find(row, column);
         cell?.focus();
-        if (onedit) cell?.select();
+        if (cell && onedit) getSelection().selectAllChildren(cell);
+    }
+
+    function cellWidth() {
+        return (plane.offsetWidth - headWidth()) / Math.max(starts.columns, 1);
+    }
+
+    function headWidth() {
+        return lines[0]?.head.offsetWidth ?? 0;
+    }
+
+    /** How far the box must be scrolled to show this column: as it is, if it shows it already. */
+    function offsetOf(column) {
+        const wide = cellWidth();
+        const room = box.clientWidth - headWidth();
+        return Math.min(Math.max(box.scrollLeft, (column + 1) * wide - room), column * wide);
     }
 
     const placeOf = (target) => {
@@ -216,10 +231,14 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
 
     grid.addEventListener("pointerover", (event) => onpoint(placeOf(event.target)));
     grid.addEventListener("pointerleave", () => onpoint(null));
+    let pressed = false; // by the mouse, which puts the caret where it is; keys select all, so that typing replaces
+    grid.addEventListener("pointerdown", () => (pressed = true));
     grid.addEventListener("focusin", (event) => {
         const at = placeOf(event.target);
         if (!at) return;
         choose(at.row, at.column);
+        if (onedit && !pressed) getSelection().selectAllChildren(event.target);
+        pressed = false;
         onfocus(at);
     });
     grid.addEventListener("keydown", (event) => {
@@ -232,7 +251,7 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
     if (onedit) {
         grid.addEventListener("input", (event) => {
             const at = placeOf(event.target);
-            onedit(at.row, at.column, event.target.value);
+            onedit(at.row, at.column, typedIn(event.target));
         });
     }
 
@@ -241,11 +260,12 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         light: lightUp,
         setCaption: (words) => title.replaceChildren(...words),
         tall: () => rowNames === null,
-        cellWidth: () => (plane.offsetWidth - head.firstChild.offsetWidth) / Math.max(starts.columns, 1),
+        cellWidth,
+        offsetOf,
     };
 }
 
-/** Where a key leads, or null. In an input the arrows first move the caret, unless all of its text is selected. */
+/** Where a key leads, or null. In a text the arrows first move the caret, unless all of its text is selected. */
 function walkSheet(event, { row, column }, { rowStarts, columnStarts }, typed) {
     const { key, shiftKey, target } = event;
     if (event.altKey || event.metaKey || (event.ctrlKey && key !== "Home" && key !== "End")) return null;
@@ -278,9 +298,23 @@ function walkByTab(i, j, back, to, lastRow, lastColumn) {
     return j < lastColumn ? to(i, j + 1) : i < lastRow ? to(i + 1, 0) : null;
 }
 
-function caretAtEdge({ selectionStart, selectionEnd, value }, key) {
-    if (selectionStart === 0 && selectionEnd === value.length) return true;
-    return key === "ArrowLeft" ? selectionEnd === 0 : selectionStart === value.length;
+function caretAtEdge(cell, key) {
+    const selection = getSelection();
+    if (selection.rangeCount === 0) return true;
+    const chosen = selection.getRangeAt(0);
+    const before = new Range();
+    before.selectNodeContents(cell);
+    before.setEnd(chosen.startContainer, chosen.startOffset);
+    const start = before.toString().length;
+    const end = start + chosen.toString().length;
+    const { length } = typedIn(cell);
+    if (start === 0 && end === length) return true;
+    return key === "ArrowLeft" ? end === 0 : start === length;
+}
+
+/** What was typed into a cell, on one line. */
+function typedIn(cell) {
+    return cell.textContent.replace(/[\n\r]+/g, " ").replaceAll("\u00a0", " ");
 }
 
 function placeInSheet(element, row, column) {
