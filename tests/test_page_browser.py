@@ -37,14 +37,14 @@ def test_tabs_work_by_keyboard_alone(open_page: Open) -> None:
 
 def test_a_link_reproduces_the_view(open_page: Open) -> None:
     page = open_page()
-    page.get_by_label("Layer").check()
+    page.locator("#panel-table").get_by_label("Layer", exact=True).check()
     page.locator("#theme").select_option("dark")
     numbers = page.locator("#panel-table").inner_text()
     page.locator("#tab-table").click()
     fragment = flushed(page)
     assert fragment == "#theme=dark&norm=layer"
     again = open_page(fragment)
-    assert again.get_by_label("Layer").is_checked()
+    assert again.locator("#panel-table").get_by_label("Layer", exact=True).is_checked()
     assert again.evaluate("document.documentElement.dataset.theme") == "dark"
     assert again.locator("#panel-table").inner_text() == numbers
     again.evaluate("location.hash = '#part=training'")

@@ -82,7 +82,9 @@ export function mountTable(root, state) {
     const spoken = html("p", { class: "unseen", id: uniqueId() }); // the same, for aria-describedby
     const toolbar = sheetToolbar(actions);
     const problems = html("div", { class: "problems", role: "status" });
-    const empty = emptyTable(actions, () => (wantsFocus = true));
+    const before = sheetButton("what was there before", () => actions.travel("undo"));
+    const empty = emptyTable(before, actions);
+    empty.addEventListener("click", () => (wantsFocus = true), { capture: true });
     const work = html(
         "div", { class: "work" }, explained, spoken,
         html(
@@ -111,8 +113,11 @@ export function mountTable(root, state) {
     root.append(html(
         "div", { class: "table-part" },
         html("h2", {}, "One table"),
-        html("p", { class: "intro" }, "Each row is an example, each column one node of a network. ", html("b", {}, "Point at a cell"),
-            ": the box around it holds the cells that share its mean. Change a number, and see which others follow."),
+        html(
+            "p", { class: "intro" }, "Each row is an example, each column one node of a network. ",
+            html("b", {}, "Point at a cell"),
+            ": the box around it holds the cells that share its mean. Change a number, and see which others follow.",
+        ),
         html("div", { class: "controls top" }, chooser(state, "norm", "Norm", titles), counts), axes,
         empty, work, problems, below, wholeTable(state, actions),
     ));
@@ -173,12 +178,14 @@ export function mountTable(root, state) {
 
     // ---- what is shown ----
     function update() {
+        const isFirst = problem === null;
         problem = readProblem(state);
         out = forward(problem.x, problem.norm, problem);
         boxes = boxesOf(out.partition, problem);
         complaint = null;
         work.hidden = below.hidden = isEmpty();
         empty.hidden = !isEmpty();
+        before.disabled = !actions.canUndo();
         if (!isEmpty()) {
             shapeSheets();
             writeSheets();
@@ -188,7 +195,7 @@ export function mountTable(root, state) {
         showChoices();
         showProblems();
         light();
-        placeFocus();
+        if (!isFirst) placeFocus();
     }
 
     function shapeSheets() {
@@ -294,7 +301,7 @@ export function mountTable(root, state) {
     /** Where a cell that had the focus is gone, the focus stays near. */
     function placeFocus() {
         const lost = wantsFocus || document.activeElement === document.body;
-        if (isEmpty() && lost && !empty.contains(document.activeElement)) empty.querySelector("button").focus();
+        if (isEmpty() && lost && !empty.contains(document.activeElement)) empty.querySelector("button:enabled").focus();
         else if (!isEmpty() && wantsFocus) sheets.x.focus(selected().row, selected().column);
         wantsFocus = false;
     }
@@ -335,17 +342,13 @@ function comesBack({ x, valid }, { y }) {
     return cells.every(([value, back]) => Math.abs(back - value) <= 1e-9 * size);
 }
 
-function emptyTable({ showExample, change, travel }, beforehand) {
-    const then = (act) => () => {
-        beforehand();
-        act();
-    };
+function emptyTable(before, { showExample, change }) {
     return html(
         "div", { class: "empty", hidden: true },
         html("p", {}, "The table is empty: there is nothing to take a mean of. Paste numbers here, or go on with"),
         html(
-            "div", { class: "controls" }, sheetButton("what was there before", then(() => travel("undo"))),
-            sheetButton("the example", then(showExample)), sheetButton("one cell", then(() => change({ x: [[""]] }))),
+            "div", { class: "controls" }, before, sheetButton("the example", showExample),
+            sheetButton("one cell", () => change({ x: [[""]] })),
         ),
     );
 }
