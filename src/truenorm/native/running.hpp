@@ -26,15 +26,21 @@ inline bool blend(const Moments* batch, const double* mean, const double* var, s
 // not finite, so nothing was.
 template <class T>
 int update(const Moments* batch, T* mean, T* var, std::int64_t channels, double momentum, int ddof) {
+    const auto next_mean = [&](std::int64_t c) { return static_cast<T>(mean[c] + momentum * (batch[c].mean - mean[c])); };
+    const auto next_var = [&](std::int64_t c) {
+        return static_cast<T>(var[c] + momentum * (batch[c].m2 / (batch[c].count - ddof) - var[c]));
+    };
     bool seen = false;
     for (std::int64_t c = 0; c < channels; ++c) {
         if (batch[c].count > 0 && !(std::isfinite(batch[c].mean) && std::isfinite(batch[c].m2))) return -1;
-        seen |= batch[c].count > ddof;
+        if (!(batch[c].count > ddof)) continue;
+        seen = true;
+        if (!std::isfinite(next_mean(c)) || !std::isfinite(next_var(c))) return -1;  // finite, but not in T
     }
     for (std::int64_t c = 0; c < channels; ++c) {
         if (!(batch[c].count > ddof)) continue;
-        mean[c] = static_cast<T>(mean[c] + momentum * (batch[c].mean - mean[c]));
-        var[c] = static_cast<T>(var[c] + momentum * (batch[c].m2 / (batch[c].count - ddof) - var[c]));
+        mean[c] = next_mean(c);
+        var[c] = next_var(c);
     }
     return seen;
 }

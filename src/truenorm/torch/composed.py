@@ -107,7 +107,9 @@ def gradients(
     if valid is not None:
         dx = torch.where(valid, dx, dwide if padding == "keep" else 0.0)
     parts = [
-        None if like is None else of.sum(view.unweighted).reshape(like.shape).to(like.dtype)
+        None
+        if like is None
+        else (of.sum(view.unweighted) if view.unweighted else of).reshape(like.shape).to(like.dtype)
         for like, of in ((weight, dselected * xhat), (bias, dselected))
     ]
     return dx.reshape(x.shape).to(x.dtype), parts[0], parts[1]

@@ -8,6 +8,7 @@ arguments that the kernels do not take.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ def compute_backward(
     if call is not None:
         if fixed is None:
             call.native.set_moments(table.reshape(-1, 3).numpy())
-        call.bias_dtype = None if bias is None else bias.dtype
+        call.bias_dtype, call.elements = None if bias is None else bias.dtype, x.numel()
         return call.backward(x, dy.to(x.dtype), weight, (True, True, True))
     return composed.gradients(dy, x, real(norm, x, told), weight, bias, fixed, padding)
 
@@ -135,16 +136,28 @@ def _composed(
     if told:
         described(norm, x, told)  # the checks
     elements = real(norm, x, told)
+    if fixed is not None and math.prod(elements.view.statistics) != fixed.mean.numel():
+        raise ValueError(
+            f"running_mean: {math.prod(elements.view.statistics)} elements for this x, got {fixed.mean.numel()}."
+        )
     for name, one in (("weight", weight), ("bias", bias)):
         if one is not None and tuple(one.shape) != elements.view.weight_shape:
             raise ValueError(f"{name}: the shape {elements.view.weight_shape} for this x, got {tuple(one.shape)}.")
+        if (
+            one is not None
+            and type(one) in _ORDINARY
+            and one.is_cpu
+            and not _transforming()
+            and not one.untyped_storage().size()
+        ):
+            raise RuntimeError(f"{name}: a tensor with memory of its own, got one that lost it.")
     return composed.normalize(x, elements, weight, bias, fixed, padding)
 
 
 class _Call:
     """One call of a kernel: its sizes, what is real, and between forward and backward the moments."""
 
-    __slots__ = ("bias_dtype", "fixed", "keep", "kernel", "native", "norm", "permuted", "told")
+    __slots__ = ("bias_dtype", "elements", "fixed", "keep", "kernel", "native", "norm", "permuted", "told")
 
     def __init__(
         self,
@@ -162,6 +175,7 @@ class _Call:
         self.keep = keep  # what is not real stays as it is
         self.permuted = permuted  # x is channels_last: the kernel sees it with its channels moved to the end
         self.bias_dtype: torch.dtype | None = None
+        self.elements = 0
 
     def run(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """y, with its backward."""
@@ -197,9 +211,10 @@ class _Call:
     def like(self, seen: Tensor) -> Tensor:
         """Where an output of a permuted x goes. It is no view: the next layer may work in place on it."""
         back = seen.movedim(-1, 1)
-        return torch.empty_strided(back.shape, back.stride(), dtype=seen.dtype)
+        return torch.empty_strided(back.shape, back.stride(), dtype=seen.dtype, device=seen.device)
 
     def forward(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        self.elements = x.numel()
         seen = self.seen(x) if self.permuted or not x.is_contiguous() else x
         y = self.like(seen) if self.permuted else torch.empty_like(seen)
         weight_at, weight_char = (0, "f") if weight is None else (weight.data_ptr(), FORMATS[weight.dtype])
@@ -211,6 +226,11 @@ class _Call:
     def backward(
         self, x: Tensor, dy: Tensor, weight: Tensor | None, needed: tuple[bool, ...]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        kernel = self.kernel
+        if x.numel() != self.elements or FORMATS.get(x.dtype) != kernel.char:
+            raise RuntimeError(f"backward: x as it was in forward, got {tuple(x.shape)}, {x.dtype}.")
+        if weight is not None and (weight.numel() != kernel.width or not weight.data_ptr()):
+            raise RuntimeError(f"backward: weight as it was in forward, got {tuple(weight.shape)}, {weight.dtype}.")
         seen = self.seen(x) if self.permuted or not x.is_contiguous() else x
         dy = self.seen(dy) if self.permuted or not dy.is_contiguous() else dy
         dx = None if not needed[0] else self.like(seen) if self.permuted else torch.empty_like(seen)
@@ -238,7 +258,9 @@ class _Call:
 
     def empty_bias(self) -> Tensor | None:
         """A tensor like the bias, which no gradient depends on and so nobody keeps."""
-        return None if self.bias_dtype is None else torch.empty(self.kernel.view.weight_shape, dtype=self.bias_dtype)
+        if self.bias_dtype is None:
+            return None
+        return torch.empty(self.kernel.view.weight_shape, dtype=self.bias_dtype, device="cpu")
 
 
 class _Kernels(torch.autograd.Function):
@@ -256,13 +278,15 @@ class _Kernels(torch.autograd.Function):
         call: _Call = ctx.call
         needed = ctx.needs_input_grad
         if not torch.is_grad_enabled():
-            if _plain(dy) and not _is_many(dy):
+            if _plain(dy) and not _is_many(dy) and not torch.compiler.is_compiling():
                 dy = dy if dy.dtype is x.dtype else dy.to(x.dtype)
                 return (*call.backward(x, dy, weight, needed), None)
             found = composed.gradients(dy, x, call.real(x), weight, call.empty_bias(), call.fixed, call.padding)
             return (*found, None)
         bias = call.empty_bias()
         bias = bias if bias is None else bias.zero_().requires_grad_()
+        # Aliases: a weight that depends on x, hooks and retained gradients are not this function's business.
+        x, weight = x.view_as(x), weight if weight is None else weight.view_as(weight)
         y, _ = composed.normalize(x, call.real(x), weight, bias, call.fixed, call.padding)
         inputs = [one for one, wanted in zip((x, weight, bias), needed, strict=False) if wanted]
         derivatives = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
@@ -275,6 +299,7 @@ _apply: Any = super(torch.autograd.Function, _Kernels).apply
 _is_many = torch._C._functorch.is_legacy_batchedtensor  # as autograd's is_grads_batched makes it
 _transforming = torch._C._are_functorch_transforms_active
 _tracing = torch._C._get_tracing_state
+_modes = torch._C._len_torch_dispatch_stack  # that look at every operation, or make tensors up
 _NOTHING: dict[str, Tensor] = {}
 
 
@@ -316,16 +341,14 @@ def _kernel_call(
     keep = padding == "keep"
     native = kernels.Call(kernel.plan, x.numel(), *ragged, keep)
     if fixed is not None:
-        mean, var = (_readable(one) for one in (fixed.mean, fixed.var))
-        native.fix(mean.data_ptr(), var.data_ptr(), FORMATS[mean.dtype])
+        mean, var = fixed.mean, fixed.var
+        if not _plain(mean) or not _plain(var) or mean.numel() != kernel.statistics or var.numel() != kernel.statistics:
+            return None
+        # Copies: whoever moves the buffers before backward does not change gradients.
+        mean, var = (one.detach().to(torch.float64, copy=True).contiguous() for one in (mean, var))
+        native.fix(mean.data_ptr(), var.data_ptr(), FORMATS[torch.float64])
+        fixed = Fixed(mean, var)
     return _Call(kernel, norm, told, native, fixed, keep, permuted)
-
-
-def _readable(statistic: Tensor) -> Tensor:
-    """Fixed statistics as the kernels read them."""
-    statistic = statistic.detach()
-    usual = statistic.is_contiguous() and statistic.dtype in FORMATS
-    return statistic if usual else statistic.to(torch.float64).contiguous()
 
 
 def _covers(parameter: Tensor, shape: tuple[int, ...] | None) -> bool:
@@ -337,6 +360,7 @@ def _covers(parameter: Tensor, shape: tuple[int, ...] | None) -> bool:
         and parameter.is_cpu
         and parameter.is_contiguous()
         and not parameter.is_neg()
+        and _in_memory(parameter)
     )
 
 
@@ -351,7 +375,18 @@ def _plain(tensor: Tensor) -> bool:
         and tensor.layout is torch.strided
         and not tensor.is_neg()
         and _tracing() is None
+        and _modes() == 0
+        and _in_memory(tensor)
     )
+
+
+def _in_memory(tensor: Tensor) -> bool:
+    """Whether a kernel can read it where it is. A tensor of zeros, or one that left `torch.func.grad`, is nowhere."""
+    try:
+        at = tensor.data_ptr()
+    except RuntimeError:
+        return False
+    return at != 0 and at % tensor.element_size() == 0
 
 
 _ORDINARY = (Tensor, torch.nn.Parameter)

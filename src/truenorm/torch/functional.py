@@ -82,9 +82,15 @@ def batch_norm_of(
     channels = _channels(form)
     norm, last = norms
     norm = last if form.packed or x.dim() == 2 else norm
+    if (running_mean is None) != (running_var is None):
+        if told:
+            raise ValueError("batch_norm: running_mean and running_var both, or neither, got one of them.")
+        return torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, 0.0, eps), 0  # raises
     if training and not told and (call := usual_call(x, norm, weight, bias)) is not None:
         several = x.numel() > channels
         if several and running_mean is None and running_var is None:
+            if counter is not None:  # as torch does
+                counter.add_(1)
             return call.run(x, weight, bias), statistics.NOTHING
         kept = running_mean is not None and running_var is not None
         if several and kept and running_mean.shape == (channels,) == running_var.shape:  # type: ignore[union-attr]

@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 from truenorm.selection import Selection, by_rank, packed_norm, select
 from truenorm.spec import Norm
 from truenorm.torch.composed import Real, Segments
+from truenorm.view import view_of
 
 
 def _as_it_is(y: Tensor) -> Any:
@@ -184,7 +185,7 @@ def real(norm: Norm, x: Tensor, told: dict[str, Tensor]) -> Real:
             rows = torch.arange(shape[0], device=x.device)
             segments = Segments(torch.searchsorted(offsets.contiguous(), rows, right=True) - 1, len(offsets) - 1)
             shape = (1, *shape)
-    view = norm.view(shape)
+    view = view_of(norm, shape) if all(type(size) is int for size in shape) else view_of.__wrapped__(norm, shape)
     valid = told.get("valid")
     if valid is not None:
         valid = by_rank(view, valid.to(torch.bool), "valid")

@@ -86,12 +86,18 @@ _FORMATS = {torch.float32: "f", torch.float64: "d", torch.int64: "q"}
 # Without no_grad: an exported graph that holds one cannot be loaded again. Nothing here has a gradient anyway.
 def _update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None) -> int:
     count, batch_mean, m2 = (one.reshape(mean.shape) for one in table.unbind(-1))
-    finite = ((torch.isfinite(batch_mean) & torch.isfinite(m2)) | (count == 0)).all()
-    seen = (count > DDOF) & finite
     batch_var = m2 / (count - DDOF).clamp(min=1e-30)
+    enough = count > DDOF
+    moved = []
     for buffer, new in ((mean, batch_mean), (var, batch_var)):
         wide = buffer.to(table.dtype)
-        buffer.copy_(torch.where(seen, wide + momentum * (new - wide), wide))
+        moved.append(torch.where(enough, wide + momentum * (new - wide), wide).to(buffer.dtype))
+    finite = ((torch.isfinite(batch_mean) & torch.isfinite(m2)) | (count == 0)).all()
+    for one in moved:  # what is finite here may not be so in float32
+        finite = finite & (torch.isfinite(one) | ~enough).all()
+    seen = enough & finite
+    for buffer, one in zip((mean, var), moved, strict=True):
+        buffer.copy_(torch.where(seen, one, buffer))
     if counter is not None:
         counter.add_(seen.any())
     return MOVED
