@@ -410,6 +410,7 @@ def test_a_large_table_stays_in_its_boxes(open_page: Open) -> None:
     assert page.evaluate("scrollY") == 0
 
 
+@pytest.mark.slow  # the quick tests look at every part once: test_page_browser.py
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_axe_finds_nothing_on_the_way_back(open_page: Open, scheme: str, viewport: dict[str, int]) -> None:

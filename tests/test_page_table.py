@@ -508,7 +508,9 @@ def table_of(rows: int, columns: int) -> list[list[float]]:
     return [[round(draw.gauss(0, 3), 2) for _ in range(columns)] for _ in range(rows)]
 
 
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "batch" else pytest.mark.slow) for name in NORMS]
+)
 def test_editing_stays_instant_at_64_by_64(open_page: Open, name: str) -> None:
     """Less than 100 ms from a letter to the painted page: of the processor, as other tests may keep it busy."""
     page = open_page()
@@ -563,6 +565,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.slow  # the quick tests look at every part once: test_page_browser.py
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_axe_finds_nothing_and_the_page_never_scrolls_sideways(

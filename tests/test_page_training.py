@@ -338,6 +338,7 @@ def test_without_motion_a_press_is_one_moment(open_page: Open) -> None:
     assert step(page) == stopped
 
 
+@pytest.mark.slow
 def test_the_copied_commands_end_where_the_page_says(
     open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +357,7 @@ def test_the_copied_commands_end_where_the_page_says(
         assert result["held_out"]["loss"] == pytest.approx(RUNS[norm, 0.1]["held_out"][0], abs=0.02)
 
 
+@pytest.mark.slow  # the quick tests look at every part once: test_page_browser.py
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_axe_finds_nothing_and_nothing_is_too_wide(open_page: Open, scheme: str, viewport: dict[str, int]) -> None:
