@@ -148,7 +148,7 @@ class Kernel:
         lengths: Array | None = None
         valid: Array | None = None
         weights: Array | None = None
-        if selection.lengths is not None and (repeated := self._repeats) is not None:
+        if selection.lengths is not None and (repeated := self.repeats) is not None:
             lengths = np.repeat(selection.lengths, repeated) if repeated > 1 else selection.lengths
         elif selection.valid is not None:
             valid = self._positions(selection.valid)
@@ -162,7 +162,7 @@ class Kernel:
         return self.fold_part(np.broadcast_to(values, split), split)
 
     @cached_property
-    def _repeats(self) -> int | None:
+    def repeats(self) -> int | None:
         """How often each sample's length stands in a row, one for each sequence; None where t is not the last axis."""
         names = [self.view.axes[i].name for run in (0, 1, 4) for i in self.view.runs[run]]
         sizes = {axis.name: axis.size for axis in self.view.axes}

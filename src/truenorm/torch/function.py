@@ -325,7 +325,9 @@ def _kernel_call(
         permuted, seen, shape = True, last, torch.Size((shape[0], *shape[2:], shape[1]))
     kernels = engine.kernels
     assert kernels is not None
-    if told:
+    if told and (found := _by_lengths(x, norm, told)) is not None:
+        kernel, ragged, told = found
+    elif told:
         told = {name: value.clone() for name, value in told.items()}  # who changes them later does not change gradients
         selection = described(norm, x, told)
         kernel = kernels.find(selection, FORMATS[x.dtype])
@@ -349,6 +351,38 @@ def _kernel_call(
         native.fix(mean.data_ptr(), var.data_ptr(), FORMATS[torch.float64])
         fixed = Fixed(mean, var)
     return _Call(kernel, norm, told, native, fixed, keep, permuted)
+
+
+def _by_lengths(
+    x: Tensor, norm: Norm, told: dict[str, Tensor]
+) -> tuple[Any, tuple[Any, ...], dict[str, Tensor]] | None:
+    """The kernel, what it is told, and a copy of that, for `lengths` alone as they usually are; else None.
+
+    It knows too little to say what is wrong, but does in 5 microseconds what takes `described` 50.
+    """
+    lengths = told.get("lengths")
+    if (
+        lengths is None
+        or len(told) > 1
+        or lengths.dtype is not torch.int64
+        or not _plain(lengths)
+        or lengths.dim() != 1
+    ):
+        return None
+    kernels: Any = engine.kernels
+    try:
+        kernel = kernels.whole_kernel(norm, x.shape, FORMATS[x.dtype])
+    except ValueError:
+        return None
+    if kernel is None or kernel.repeats is None or kernel.view.transposed:
+        return None
+    if any(axis.weighted and axis.name in ("b", "t") for axis in kernel.view.axes):
+        return None
+    counts = lengths.numpy().copy()
+    if len(counts) * kernel.repeats != kernel.sequences or counts.min() < 0 or counts.max() > kernel.extent:
+        return None
+    copied = {"lengths": torch.from_numpy(counts)}
+    return kernel, (counts if kernel.repeats == 1 else np.repeat(counts, kernel.repeats), None, None, None), copied
 
 
 def _covers(parameter: Tensor, shape: tuple[int, ...] | None) -> bool:
