@@ -230,6 +230,18 @@ def test_an_older_page_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture
     assert file.read_text("utf-8") == page.assemble()
 
 
+def test_a_link_stays_a_link_and_a_pipe_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    link, target, pipe = tmp_path / "link.html", tmp_path / "target.html", tmp_path / "pipe"
+    link.symlink_to(target)
+    assert run(capsys, str(link), "--no-open")[0] == 0
+    assert link.is_symlink()
+    assert target.read_text("utf-8") == page.assemble()
+    os.mkfifo(pipe)
+    code, _, problem = run(capsys, str(pipe), "--no-open")
+    assert (code, "not an ordinary file" in problem) == (2, True)
+    assert pipe.is_fifo()
+
+
 def test_a_path_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "missing" / "page.html"
     assert run(capsys, str(path), "--no-open") == (2, "", f"truenorm: {path}: No such file or directory.\n")

@@ -22,6 +22,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
+from errno import EEXIST
 from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from pathlib import Path
@@ -59,18 +60,20 @@ def assemble() -> str:
 
 
 def write(path: str | os.PathLike[str]) -> Path:
-    """Write the page to this file, whole or not at all."""
-    target, page = Path(path), assemble()
+    """Write the page to this file, whole or not at all. A link stays one: its target is written."""
+    target, page = Path(path).resolve(), assemble()
+    if target.exists() and not target.is_file():
+        raise OSError(EEXIST, "not an ordinary file", str(path))
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         beside.write_text(page, "utf-8", newline="\n")
         beside.replace(target)
     except OSError as error:  # the name of the file beside it would only puzzle
-        raise OSError(error.errno, error.strerror, str(target)) from None
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         with suppress(OSError):
             beside.unlink()
-    return target
+    return Path(path)
 
 
 def join_modules(modules: Mapping[str, str]) -> str:
