@@ -39,12 +39,16 @@ function prepare({ x, norm, valid, weight = null, bias = null, offsets = [0, x.l
         weight: weight ?? new Array(columns).fill(1),
         bias: bias ?? new Array(columns).fill(0),
         simple: whole && !bySample && out.var.every((variance, s) => variance > 0 || onlyZeros(out, s)),
+        // The functions of torch take a cubed rstd, and batch_norm more than one row and more than no eps.
+        torchTakes: norm.ddof === 0 && norm.eps_at === "var" && (norm.name !== "batch" || (x.length > 1 && norm.eps > 0))
+            && out.var.every((variance) => variance + norm.eps > 1e-200),
     };
 }
 
 /** Zeros, as padding is, leave nothing to round; and with eps under the root there is something to divide by. */
 function onlyZeros({ moments, norm }, s) {
-    return moments.m2[s] === 0 && moments.mean[s] === 0 && norm.eps > 0 && norm.eps_at === "var";
+    return moments.m2[s] === 0 && moments.mean[s] === 0 && norm.eps > 0 && norm.eps_at === "var"
+        && moments.count[s] > norm.ddof;
 }
 
 function numpyCode(given) {
@@ -52,6 +56,7 @@ function numpyCode(given) {
     const { center } = norm;
     const eps = literal(norm.eps);
     const degrees = norm.ddof ? "n - 1" : "n";
+    const spread = norm.ddof ? "(std > 0) & (n > 1)" : "std > 0";
     const outside = norm.eps_at === "std";
     if (given.simple) {
         const A = `axis=${byRow ? 1 : 0}, keepdims=True`;
@@ -87,8 +92,8 @@ function numpyCode(given) {
         center ? `    mean += (part - mean).sum(${A}, where=real) / np.maximum(n, 1)  # what rounding left over` : null,
         `    var = ((part - mean) ** 2).sum(${A}, where=real) / np.maximum(${degrees}, 1)`,
         outside ? `    std = np.sqrt(var) + ${eps}` : `    std = np.sqrt(var + ${eps})`,
-        "    rstd = np.divide(1, std, out=np.zeros_like(std), where=std > 0)  # 0 where there is no spread",
-        "    xhat = np.where(real, (part - mean) * rstd, 0)",
+        `    rstd = np.divide(1, std, out=np.zeros_like(std), where=${spread})  # 0 where there is no spread`,
+        "    xhat = np.where(real, part - mean, 0) * rstd",
         "    y[rows] = np.where(valid[rows], xhat.reshape(x[rows].shape) * weight + bias, 0)",
         ...(dy ? [
             `    dxhat = ${apart("(np.where(valid, dy, 0) * weight)")}`,
@@ -106,8 +111,9 @@ function torchCode(given) {
     const { center } = norm;
     const eps = literal(norm.eps);
     const degrees = norm.ddof ? "n - 1" : "n";
+    const spread = norm.ddof ? "(std > 0) & (n > 1)" : "std > 0";
     const gradient = dy ? ["dx, = torch.autograd.grad(y, x, dy)", "print(dx)"] : [];
-    const usual = given.simple && norm.ddof === 0 && norm.eps_at === "var";
+    const usual = given.simple && given.torchTakes;
     const head = [...numbers(given, TORCH, !usual), dy ? "x.requires_grad_()" : null];
     if (usual) {
         return program(
@@ -132,11 +138,12 @@ function torchCode(given) {
         center ? `    mean = mean + torch.where(real, part - mean, 0.0).sum(${A}) / n.clamp(min=1)` : null,
         "    centered = torch.where(real, part - mean, 0.0)",
         `    var = (centered**2).sum(${A}) / (${degrees}).clamp(min=1)`,
-        "    # The root of 0 has no gradient: it is taken as 0.",
-        norm.eps_at === "std" ? "    square = var" : `    square = var + ${eps}`,
+        "    # Equal numbers have no spread, and no gradient comes through it.",
+        `    square = torch.where(var > 0, var, 0.0)${norm.eps_at === "std" ? "" : ` + ${eps}`}`,
         "    std = torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)",
         norm.eps_at === "std" ? `    std = std + ${eps}` : null,
-        "    rstd = torch.where(std > 0, 1 / torch.where(std > 0, std, 1.0), 0.0)",
+        `    some = ${spread}`,
+        "    rstd = torch.where(some, 1 / torch.where(some, std, 1.0), 0.0)  # 0 where there is no spread",
         "    xhat.append((centered * rstd).reshape(x[rows].shape))",
         "y = torch.where(valid, torch.cat(xhat) * weight + bias, 0.0)",
         "print(y.detach())", ...gradient,
