@@ -220,14 +220,28 @@ def test_without_a_screen_nothing_is_opened(
 ) -> None:
     code, out, _ = run(capsys, str(tmp_path / "a page.html"))
     assert (code, opened) == (0, [])
-    assert out.endswith("No browser to open it with was found here: open the file in any.\n")
+    assert out.endswith(f"There is no browser to open it with here. Open {tmp_path / 'a page.html'} in any.\n")
 
 
 def test_an_older_page_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "page.html"
-    file.write_text("old")
+    file.write_text(page.assemble().replace("mean", "older"))
     assert run(capsys, str(file), "--no-open")[0] == 0
     assert file.read_text("utf-8") == page.assemble()
+
+
+def test_what_somebody_else_wrote_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    assert run(capsys, str(file), "--no-open") == (
+        2,
+        "",
+        f"truenorm: {file}: something else is in this file. Choose another name, or remove it.\n",
+    )
+    assert file.read_text() == "mine"
+    (tmp_path / "course").mkdir()
+    assert run(capsys, f"{tmp_path}/course/", "--no-open")[0] == 0
+    assert (tmp_path / "course" / "truenorm.html").is_file()
 
 
 def test_a_link_stays_a_link_and_a_pipe_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,11 +258,11 @@ def test_a_link_stays_a_link_and_a_pipe_is_left_alone(tmp_path: Path, capsys: py
 
 def test_a_path_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "missing" / "page.html"
-    assert run(capsys, str(path), "--no-open") == (2, "", f"truenorm: {path}: No such file or directory.\n")
+    assert run(capsys, str(path), "--no-open") == (2, "", f"truenorm: {path.parent}: there is no such directory.\n")
     below = tmp_path / "file"
     below.write_text("")
     assert run(capsys, str(below / "page.html"), "--no-open") == (
         2,
         "",
-        f"truenorm: {below / 'page.html'}: Not a directory.\n",
+        f"truenorm: {below}: there is no such directory.\n",
     )

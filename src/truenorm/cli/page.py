@@ -5,31 +5,37 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from errno import EEXIST, ENOENT
 from pathlib import Path
 
 import click
 
 from truenorm.cli import Command
-from truenorm.page import write
+from truenorm.page import is_page, write
 
 NAME = "truenorm.html"
 
 
 @click.command(cls=Command, epilog="Example: truenorm page lecture.html --no-open")
-@click.argument("path", type=click.Path(path_type=Path), default=NAME)
+@click.argument("path", default=NAME)
 @click.option("--no-open", is_flag=True, help="Only write the file.")
-def command(path: Path, no_open: bool) -> None:
+def command(path: str, no_open: bool) -> None:
     """See every number of a normalization, forward and backward, in a browser.
 
     Writes one HTML file to PATH (truenorm.html here, or in the directory PATH) and opens it. It needs no server and no
     network: send it, or put it on any web host.
     """
-    written = write(path / NAME if path.is_dir() else path)
+    target = Path(path, NAME) if Path(path).is_dir() or path.endswith(("/", os.sep)) else Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(ENOENT, "there is no such directory", str(target.parent))
+    if target.is_file() and not is_page(target):
+        raise FileExistsError(EEXIST, "something else is in this file. Choose another name, or remove it", str(target))
+    written = write(target)
     click.echo(f"Written: {written} ({written.stat().st_size / 1000:.0f} kB, works offline)")
     if no_open:
         return
     if not (_has_screen() and webbrowser.open(written.resolve().as_uri())):
-        click.echo("No browser to open it with was found here: open the file in any.")
+        click.echo(f"There is no browser to open it with here. Open {written.resolve()} in any.")
 
 
 def _has_screen() -> bool:

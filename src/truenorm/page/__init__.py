@@ -32,6 +32,8 @@ SCRIPT = '<script type="module" src="main.js"></script>'
 RUNS = '<script type="application/json" id="runs" src="runs.json"></script>'
 POLICY = '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'">'
 
+TITLE = "<title>Normalization, number by number</title>"
+
 _IMPORT = re.compile(r'^import \{\s*((?:[\w$]+,\s*)*(?:[\w$]+)?)\s*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 _DEFINITION = re.compile(r"^(export )?(?:(?:async )?function|const|let|class)\b\*? *([\w$]*)", re.MULTILINE)
 _LEFT_OVER = re.compile(r"^(?:import|export|var)\b.*", re.MULTILINE)
@@ -74,6 +76,13 @@ def write(path: str | os.PathLike[str]) -> Path:
         with suppress(OSError):
             beside.unlink()
     return Path(path)
+
+
+def is_page(path: Path) -> bool:
+    """Whether a page was written to this file before: it may be written again."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    return not head or (head.lower().startswith(b"<!doctype html>") and TITLE.encode() in head)
 
 
 def join_modules(modules: Mapping[str, str]) -> str:
