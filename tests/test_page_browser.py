@@ -61,6 +61,26 @@ def test_nonsense_in_the_address_is_said_politely(open_page: Open) -> None:
     page.wait_for_function("document.getElementById('notice').hidden")
 
 
+def test_nothing_is_lost_by_leaving_right_away(open_page: Open) -> None:
+    page = open_page()
+    cell = page.get_by_label("x, row 1, column 1", exact=True)
+    cell.fill("12.5")
+    page.reload()
+    assert cell.inner_text() == "12.5"
+    page.evaluate("location.hash = '#part=backwards'")
+    dy = page.get_by_label("dy, row 1, column 1", exact=True)
+    dy.fill("9")
+    page.go_back()
+    assert cell.inner_text() == "12.5"
+    page.locator("#tab-sentences").click()
+    page.go_forward()
+    assert shown_part(page) == "backwards"
+    assert dy.input_value() == "9"
+    page.go_back()
+    page.wait_for_function("document.getElementById('panel-backwards').hidden")
+    assert shown_part(page) == "sentences"
+
+
 def test_golden_vectors_agree_in_the_browser(open_page: Open) -> None:
     compare = (HERE / "page" / "golden.mjs").read_text("utf-8").replace("export function", "function")
     golden = json.loads((HERE / "page" / "golden.json").read_text("utf-8"))

@@ -299,6 +299,17 @@ def test_rows_and_columns_come_and_go_by_key_and_nothing_is_lost(open_page: Open
     assert part(page).get_by_role("button", name="Undo").is_disabled()
 
 
+def test_undo_comes_back_to_a_table_from_the_address(open_page: Open) -> None:
+    page = open_page()
+    cell = page.get_by_label("x, row 1, column 1", exact=True)
+    cell.fill("11")
+    page.evaluate("location.hash = 'x=1,2;3,4'")
+    page.wait_for_function("document.querySelector('.sheet.x .cell').textContent === '1'")
+    cell.fill("99")
+    cell.press("Control+z")
+    page.wait_for_function("location.hash === '#x=1,2;3,4'")
+
+
 def test_a_column_removed_while_chosen_and_lit(open_page: Open) -> None:
     page = open_page("#weight=2,3,4&table.cell=y,1,2")
     assert lit(page, "y") == {(row, 2) for row in range(5)}

@@ -56,6 +56,11 @@ test("nonsense in an address is left out and said", () => {
         "Left out of the address, as it makes no sense here: norm=foo, eps=-1, x=1,2;3, colour=red, %E0%A4%A=1.",
     );
     assert.equal(example({ hash: "#norm=%E0%A4%A" }).get("norm"), "batch");
+    for (const text of ["", "%20", "0x1", "1_0", "Infinity", "e", "%E0%A4%A"]) {
+        const { get, complaints } = example({ hash: `#eps=${text}` });
+        assert.equal(get("eps"), 1e-5, text);
+        assert.match(complaints(), /eps/);
+    }
     assert.equal(example({ hash: "#" }).complaints(), "");
 });
 
@@ -104,12 +109,38 @@ test("a part's watchers wait until it is shown", async () => {
     assert.equal(runs, 2);
 });
 
-test("many changes are one writing of the address", async () => {
+test("many changes at once are one writing of the address", async () => {
     const written = [];
     const state = example({ write: (fragment) => written.push(fragment) });
     for (let i = 1; i < 100; i++) state.set({ eps: i / 100 });
     await soon();
     assert.deepEqual(written, ["#eps=0.99"]);
+});
+
+test("a change is in the address at once, and many in a row are not too many writings", async () => {
+    const written = [];
+    const state = example({ write: (fragment) => written.push(fragment), delay: 20 });
+    state.set({ norm: "layer" });
+    await null;
+    assert.deepEqual(written, ["#norm=layer"]);
+    for (let i = 1; i < 100; i++) {
+        state.set({ eps: i / 100 });
+        await null;
+    }
+    assert.ok(written.length < 20, `${written.length} writings`);
+    await new Promise((resolve) => setTimeout(resolve, 60));
+    assert.equal(written.at(-1), "#norm=layer&eps=0.99");
+    assert.ok(written.length < 25, `${written.length} writings`);
+});
+
+test("an address that was taken over is left alone, and gets nothing that was meant for another", async () => {
+    const written = [];
+    const state = example({ write: (fragment) => written.push(fragment) });
+    state.set({ eps: 0.5 });
+    state.apply("#norm=layer&colour=red");
+    await soon();
+    state.flush();
+    assert.deepEqual(written, []);
 });
 
 test("an address that somebody types is taken over, and what it does not say is the default", async () => {

@@ -71,6 +71,9 @@ test("a history goes back and forth, letters of one cell are one step", () => {
     assert.equal(history.redo("a"), "abc");
     history.record("new", null);
     assert.equal(history.canRedo(), false);
+    history.record("typed", "cell 1");
+    history.record("from an address", "cell 1", false);
+    assert.deepEqual([history.undo("now"), history.undo("now")], ["from an address", "typed"]);
     for (const one of [1, 2, 3, 4, 5]) history.record(one);
     assert.deepEqual([history.undo(6), history.undo(5), history.undo(4), history.undo(3)], [5, 4, 3, null]);
 });

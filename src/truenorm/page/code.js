@@ -40,7 +40,8 @@ function prepare({ x, norm, valid, weight = null, bias = null, offsets = [0, x.l
         bias: bias ?? new Array(columns).fill(0),
         simple: whole && !bySample && out.var.every((variance, s) => variance > 0 || onlyZeros(out, s)),
         // The functions of torch take a cubed rstd, and batch_norm more than one row and more than no eps.
-        torchTakes: norm.ddof === 0 && norm.eps_at === "var" && (norm.name !== "batch" || (x.length > 1 && norm.eps > 0))
+        torchTakes: norm.ddof === 0 && norm.eps_at === "var"
+            && (norm.name !== "batch" || (x.length > 1 && norm.eps > 0))
             && out.var.every((variance) => variance + norm.eps > 1e-200),
     };
 }

@@ -21,15 +21,21 @@ Codecs turn a value into text that may stand in an address and back; `decode` th
 */
 
 const MOST_CELLS = 10_000;
+const AT_ONCE = 12; // with one in 350 ms, fewer than the 100 in 30 s that the strictest browser allows
 
-/** `write` is given the new fragment, "" or "#...", at most once in `delay` milliseconds. */
-export function createState({ hash = "", write = () => {}, delay = 300 } = {}) {
+/**
+ * `write` is given the new fragment, "" or "#...": at once, so that nothing is lost when somebody leaves right away;
+ * after many in a row, one in `delay` milliseconds.
+ */
+export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
     const fields = new Map();
     const watchers = [];
     const changed = new Set();
     let address = parseFragment(hash);
     let nonsense = new Map();
-    let timer = null;
+    let written = hash;
+    let recent = 0; // writings, but for one in each delay
+    let waiting = false; // to be written
 
     function decoded(name) {
         const { codec, initial } = fields.get(name);
@@ -44,7 +50,8 @@ export function createState({ hash = "", write = () => {}, delay = 300 } = {}) {
 
     function field(name, codec, initial) {
         if (fields.has(name)) throw new Error(`state: one field of each name, got ${name} twice.`);
-        fields.set(name, { codec, initial, value: initial });
+        const text = codec.encode(initial);
+        fields.set(name, { codec, initial, value: initial, text, encoded: initial, unsaid: text });
         fields.get(name).value = decoded(name);
     }
 
@@ -57,6 +64,7 @@ export function createState({ hash = "", write = () => {}, delay = 300 } = {}) {
         for (const [name, value] of Object.entries(values)) {
             if (Object.is(get(name), value)) continue;
             fields.get(name).value = value;
+            waiting = true;
             note(name);
         }
     }
@@ -64,12 +72,12 @@ export function createState({ hash = "", write = () => {}, delay = 300 } = {}) {
     function note(name) {
         if (changed.size === 0) queueMicrotask(tell);
         changed.add(name);
-        timer ??= setTimeout(flush, delay);
     }
 
     function tell() {
         const names = [...changed];
         changed.clear();
+        if (recent < AT_ONCE) flush();
         for (const watcher of watchers) {
             if (names.some((name) => watcher.names.includes(name))) watcher.run();
         }
@@ -83,32 +91,43 @@ export function createState({ hash = "", write = () => {}, delay = 300 } = {}) {
     /** The fragment that reproduces the view. */
     function fragment() {
         const words = [];
-        for (const [name, { codec, initial, value }] of fields) {
-            const text = codec.encode(value);
-            if (text !== codec.encode(initial)) words.push(`${name}=${text}`);
+        for (const [name, one] of fields) {
+            if (one.encoded !== one.value) one.text = one.codec.encode(one.value);
+            one.encoded = one.value;
+            if (one.text !== one.unsaid) words.push(`${name}=${one.text}`);
         }
         return words.length ? `#${words.join("&")}` : "";
     }
 
-    /** Write the address now rather than soon. */
+    /** Write the address now, if there is something to write. */
     function flush() {
-        clearTimeout(timer);
-        timer = null;
-        write(fragment());
+        if (!waiting) return;
+        waiting = false;
+        const text = fragment();
+        if (text === written) return;
+        written = text;
+        write(text);
+        recent += 1;
+        if (recent === 1) setTimeout(forgetOne, delay);
+    }
+
+    function forgetOne() {
+        recent -= 1;
+        if (recent) setTimeout(forgetOne, delay);
+        flush();
     }
 
     /** Take over an address that somebody has typed, or come back to. */
     function apply(newHash) {
-        clearTimeout(timer);
-        timer = null;
+        waiting = false; // what was not written belongs to the address that was left
+        written = newHash;
         address = parseFragment(newHash);
         nonsense = new Map();
         for (const [name, one] of fields) {
             const value = decoded(name);
             if (one.codec.encode(value) === one.codec.encode(one.value)) continue;
             one.value = value;
-            if (changed.size === 0) queueMicrotask(tell);
-            changed.add(name);
+            note(name);
         }
     }
 
@@ -154,8 +173,8 @@ export function numberBetween(least, most) {
     return {
         encode: String,
         decode: (text) => {
-            const value = text.trim() === "" ? NaN : Number(unescapeText(text));
-            return sensible(value >= least && value <= most, value);
+            const value = Number(unescapeText(text));
+            return sensible(/^[\d.e+-]+$/i.test(unescapeText(text)) && value >= least && value <= most, value);
         },
     };
 }

@@ -19,11 +19,14 @@ const KEPT_FIELDS = ["x", "weight", "bias", "samples", "groups"];
 export function createActions(state, { see, select, complain }) {
     const history = createHistory();
     const now = () => Object.fromEntries(KEPT_FIELDS.map((name) => [name, state.get(name)]));
+    let left = now(); // as the last change left it: an address that somebody types may bring another table
 
     /** Set these fields, and keep what was; changes in a row with the same key are one step. */
     function change(values, key = null) {
-        history.record(now(), key);
+        const before = now();
+        history.record(before, key, KEPT_FIELDS.every((name) => before[name] === left[name]));
         state.set(values);
+        left = now();
     }
 
     function travel(direction) {

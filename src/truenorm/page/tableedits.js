@@ -63,16 +63,16 @@ export function asTabbedText(table) {
 
 /**
  * What was, to come back to. `record` keeps what is about to change; changes with the same key that follow each other,
- * such as the letters typed into one cell, are one step.
+ * such as the letters typed into one cell, are one step, unless something else happened in between (`goesOn` is false).
  */
 export function createHistory(most = 200) {
     const past = [];
     const future = [];
     let lastKey = null;
 
-    function record(before, key = null) {
+    function record(before, key = null, goesOn = true) {
         future.length = 0;
-        if (key === null || key !== lastKey) past.push(before);
+        if (key === null || key !== lastKey || !goesOn) past.push(before);
         if (past.length > most) past.shift();
         lastKey = key;
     }
