@@ -45,6 +45,7 @@ def command() -> None:
     console.print()
     console.rule("Where to go from here", align="left")
     for line, purpose in (
+        ("truenorm page", "all of it in a browser, to play with"),
         (
             "truenorm explain --example table --dy '1,0,0;0,1,0;0,0,1;0,0,0;0,0,0'",
             "every step, backwards too",
