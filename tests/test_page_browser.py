@@ -81,6 +81,13 @@ def test_nothing_is_lost_by_leaving_right_away(open_page: Open) -> None:
     assert shown_part(page) == "sentences"
 
 
+def test_long_words_and_numbers_do_not_widen_the_page(open_page: Open) -> None:
+    wide = "x=-1.2345e-300,1e300;3,4;5,-1e300"
+    for fragment in ("z" * 62, f"part=backwards&backwards.step=all&{wide}", "x=1.7e308,-1.7e308;-1.7e308,1.7e308"):
+        page = open_page(f"#{fragment}", viewport={"width": 320, "height": 640})
+        assert page.evaluate("document.documentElement.scrollWidth") == 320, fragment
+
+
 def test_golden_vectors_agree_in_the_browser(open_page: Open) -> None:
     compare = (HERE / "page" / "golden.mjs").read_text("utf-8").replace("export function", "function")
     golden = json.loads((HERE / "page" / "golden.json").read_text("utf-8"))

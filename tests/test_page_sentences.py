@@ -92,6 +92,20 @@ def test_only_counted_padding_moves_the_word(open_page: Open) -> None:
     assert shown(page, "counted", "y") == shown(page, "valid", "y") == still["valid"][0]
 
 
+def test_what_the_slider_comes_to_is_said_once_it_rests(open_page: Open) -> None:
+    page = open_page("#part=sentences")
+    page.evaluate(
+        "window.heard = []; new MutationObserver(() => live.textContent && heard.push(live.textContent))"
+        ".observe(document.getElementById('live'), { childList: true })"
+    )
+    padding = page.get_by_role("slider", name="Padding", exact=True)
+    for _ in range(4):
+        padding.press("ArrowRight")
+    assert page.locator(".said[role=status]").count() == 0
+    page.wait_for_function("() => heard.length > 0")
+    assert page.evaluate("heard") == [said(page)]
+
+
 def test_padding_is_dragged_by_mouse_and_keyboard(open_page: Open) -> None:
     page = open_page(HERE)
     box = padding(page).bounding_box()

@@ -307,7 +307,46 @@ def test_undo_comes_back_to_a_table_from_the_address(open_page: Open) -> None:
     page.wait_for_function("document.querySelector('.sheet.x .cell').textContent === '1'")
     cell.fill("99")
     cell.press("Control+z")
-    page.wait_for_function("location.hash === '#x=1,2;3,4'")
+    assert page.locator(".sheet.x .cell").all_inner_texts() == ["1", "2", "3", "4"]
+
+
+def test_escape_leaves_a_sheet(open_page: Open) -> None:
+    page = open_page()
+    for sheet in ("x", "mean", "y", "parameters"):
+        page.locator(f".sheet.{sheet} .cell").first.click()
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement.matches('button, input, .cell')"), sheet
+        assert page.evaluate(f"!document.activeElement.closest('.sheet.{sheet}')"), sheet
+
+
+def test_a_button_that_has_nothing_left_to_do_keeps_the_focus(open_page: Open) -> None:
+    page = open_page("#norm=group&weight=2,2,2")
+    for name in ("weight = 1, bias = 0", "Undo", "Redo", "Samples: fewer"):
+        button = part(page).get_by_role("button", name=name)
+        button.press("Enter")
+        assert button.is_disabled(), name
+        before = page.evaluate("location.hash")
+        button.press("Enter")
+        assert button.evaluate("(button) => button === document.activeElement"), name
+        assert page.evaluate("location.hash") == before, name
+    for _ in range(5):
+        part(page).get_by_role("button", name="− row").press("Enter")
+    assert page.evaluate("document.activeElement.innerText") == "what was there before"
+
+
+def test_what_was_said_is_not_said_again(open_page: Open) -> None:
+    page = open_page("#x=oops,2;3,4&norm=group")
+    page.evaluate(
+        "window.said = 0; const count = new MutationObserver((all) => (said += all.length));"
+        "document.querySelectorAll('#panel-table :is([role=status], output:not([aria-live=off]))').forEach((one) =>"
+        " count.observe(one, { childList: true, characterData: true, subtree: true }))"
+    )
+    cell = page.get_by_label("x, row 2, column 1", exact=True)
+    cell.fill("31")
+    cell.fill("312")
+    assert page.evaluate("said") == 0
+    cell.fill("no")
+    assert page.evaluate("said") > 0
 
 
 def test_a_column_removed_while_chosen_and_lit(open_page: Open) -> None:

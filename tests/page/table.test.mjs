@@ -132,7 +132,20 @@ test("nothing to divide by is said", () => {
     const flat = [[1, 2], [1, 3]];
     assert.equal(describeNoSpread(forward(flat, describe("batch"))), null);
     assert.match(describeNoSpread(forward(flat, describe("batch", { eps: 0 }))), /^Column 1 has no spread, and eps is 0/);
-    assert.match(describeNoSpread(forward([[1e300], [-1e300]], describe("batch"))), /squares are too large/);
+    assert.match(describeNoSpread(forward([[1e300], [-1e300]], describe("batch"))), /squares, are too large/);
+    const far = [[1.7e308, -1.7e308], [-1.7e308, 1.7e308]];
+    const out = forward(far, describe("batch"));
+    assert.equal(
+        describeNoSpread(out),
+        "2 of the boxes: the numbers, or their squares, are too large to compute with. So x̂ cannot be trusted there.",
+    );
+    for (const sheet of ["x", "mean", "var", "xhat", "y"]) {
+        assert.deepEqual(describeCell(out, far.map((row) => row.map(String)), { sheet, row: 0, column: 1 }), {
+            title: "Row 1, column 2: the numbers, or their squares, are too large to compute with", lines: [],
+        });
+    }
+    const tiny = forward([[1, 2]], describe("batch", { eps: 1e-320, eps_at: "std" }));
+    assert.match(describeNoSpread(tiny), /^2 of the boxes: eps is too small to compute with/);
     assert.match(describeNoSpread(forward([[5, 6]], describe("batch", { ddof: 1 }))), /^2 of the boxes have one number alone/);
 });
 

@@ -6,9 +6,9 @@ cell is chosen, whose numbers stand in the formulas; and buttons step through th
 graph.js draws them, differences.js measures the slopes that they are checked with.
 */
 import { codesFor } from "./code.js";
-import { chooser } from "./controls.js";
+import { chooser, setInactive } from "./controls.js";
 import { LOSSES, compareSlopes, jumpsAt, lossSlopes, lossTerms, sumCells } from "./differences.js";
-import { copyButtons, formatNumber, html } from "./drawing.js";
+import { copyButtons, formatNumber, html, putText, scrollBox } from "./drawing.js";
 import { explain } from "./explanation.js";
 import { formula } from "./formula.js";
 import { computationGraph, edgeSample } from "./graph.js";
@@ -138,7 +138,8 @@ function backwardsInputs(state) {
         });
         const wrong = placesWhere(model, bad);
         problem.hidden = wrong.length === 0;
-        problem.textContent = `Not a number in dy: ${listedPlaces(wrong)}. Until that changes, it counts as 0.`;
+        const said = `Not a number in dy: ${listedPlaces(wrong)}. Until that changes, it counts as 0.`;
+        putText(problem, wrong.length ? said : "");
         const kind = LOSSES[model.loss.kind];
         loss.replaceChildren(formula(`${kind.formula} = ${formatNumber(model.total)}`));
         conventions.textContent = backwardsConventions(model);
@@ -220,12 +221,11 @@ function backwardsSteps(state) {
         const step = shownStep(model, state);
         const [first, last] = [position === 0, position >= steps.length - 1];
         const inactive = { First: first, Back: first, Next: last, All: all };
-        buttons.forEach((button) => {
-            if (inactive[button.textContent]) button.setAttribute("aria-disabled", "true");
-            else button.removeAttribute("aria-disabled");
-        });
-        progress.replaceChildren(...(all ? [`All ${steps.length} steps`]
-            : [`Step ${position + 1} of ${steps.length}: `, html("strong", {}, stepName(step)), `, ${step.title}`]));
+        buttons.forEach((button) => setInactive(button, inactive[button.textContent]));
+        const words = all ? [`All ${steps.length} steps`]
+            : [`Step ${position + 1} of ${steps.length}: `, html("strong", {}, stepName(step)), `, ${step.title}`];
+        const said = words.map((word) => word.textContent ?? word).join("");
+        if (progress.textContent !== said) progress.replaceChildren(...words);
         why.textContent = all ? "The whole way back, with the numbers of the chosen cell." : step.why;
         const lit = all ? [] : step.edges;
         const way = all ? "The whole way back is done." : `Back along ${step.paths.map(wayInWords).join(", and ")}.`;
@@ -369,13 +369,13 @@ function backwardsCheck() {
                 + `/ (2 · ${formatNumber(chosen.h, 3)})`,
                 `"" ≈ ${formatNumber(chosen.slope)}`,
             ]),
-            html(
+            scrollBox("dx in two ways", html(
                 "table", { class: "numbers" }, html("caption", {}, `dx of ${chosenInWords(model)}, in two ways`),
                 line("measured", "by moving x", formatNumber(chosen.slope, digits)),
                 line("dx", "by the steps above", formatNumber(chosen.dx, digits)),
                 jumpsAt(model.out, row, column) ? null
                     : line("difference", "relative to the largest path of dx", formatNumber(chosen.relative, 2)),
-            ),
+            )),
             html("p", { class: "backwards-verdict" }, verdictInWords(model, found)),
         );
     }

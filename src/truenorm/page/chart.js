@@ -24,7 +24,7 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null,
     const id = uniqueId();
     const box = html("div", { class: "canvas" });
     const range = html("input", { type: "range", id, min: 0, step: 1, oninput: () => move(range.valueAsNumber) });
-    const value = html("output", { for: id });
+    const value = html("output", { for: id, "aria-live": "off" });
     const legend = html("ul", { class: "legend", hidden: !ownLegend });
     const element = html(
         "figure", { class: "chart" }, html("figcaption", {}, title), box,

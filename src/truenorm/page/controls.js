@@ -7,7 +7,7 @@ Controls that are bound to the state: what a person changes is set at once, and 
 
 Each returns an element with a label; give the element to html(...). Values are those of the field: words or numbers.
 */
-import { formatNumber, html } from "./drawing.js";
+import { formatNumber, html, putText } from "./drawing.js";
 
 let lastNumber = 0;
 
@@ -36,20 +36,31 @@ export function chooser(state, name, label, options) {
     return element;
 }
 
-/** A range; `show` turns its value into the words beside it, and may look at the fields `showing`, too. */
-export function slider(state, name, label, { least, most, step = 1, show = formatNumber, showing = [] }) {
+/**
+ * A range; `show` turns its value into the words beside it, and may look at the fields `showing`, too. With `stops`, it
+ * moves from one of these values to the next.
+ */
+export function slider(state, name, label, { least, most, stops = null, show = formatNumber, showing = [] }) {
     const id = uniqueId();
     const range = html("input", {
-        type: "range", id, min: least, max: most, step, oninput: () => state.set({ [name]: range.valueAsNumber }),
+        type: "range", id, min: stops ? 0 : least, max: stops ? stops.length - 1 : most, step: 1,
+        oninput: () => state.set({ [name]: stops ? stops[range.valueAsNumber] : range.valueAsNumber }),
     });
-    const value = html("output", { for: id });
+    const value = html("output", { for: id, "aria-live": "off" }); // the range says it
     state.watch([name, ...showing], () => {
         const now = state.get(name);
-        if (range.valueAsNumber !== now) range.value = now;
-        value.textContent = show(now);
+        const place = stops ? stops.findLastIndex((one) => one <= now) : now;
+        if (range.valueAsNumber !== place) range.value = place;
+        putText(value, show(now));
         range.setAttribute("aria-valuetext", show(now));
     });
     return html("div", { class: "slider" }, html("label", { for: id }, label), range, value);
+}
+
+/** A button that does nothing now. It keeps the focus, which a disabled one would lose in the middle of its use. */
+export function setInactive(button, inactive) {
+    if (inactive) button.setAttribute("aria-disabled", "true");
+    else button.removeAttribute("aria-disabled");
 }
 
 /** Yes or no. */

@@ -4,6 +4,7 @@ Elements and numbers: the few lines that stand between the page's parts and the 
     html("button", { type: "button", class: "plain", onclick: run }, "Run")     // also svg(...) and mathml(...)
     formatNumber(0.0000123456)                                   // "1.235×10⁻⁵": the one way to show a number
     announce("Copied.")                                         // said to those who cannot see it
+    putText(element, "3 rows")                                  // written if it is new
     dotStrip({ label, values, mean, std, domain })              // a row of dots
     scrollBox("Normalised values", table)                       // around every table: it scrolls, the page does not
     copyButtons({ NumPy: () => code, PyTorch: () => code, truenorm: () => code })
@@ -50,6 +51,11 @@ export function formatNumber(value, digits = 4) {
     return `${sign}${mantissa}×10${raised}`;
 }
 
+/** Writes only what is new: what is said aloud is not said again, and nothing is laid out anew. */
+export function putText(element, text) {
+    if (element.textContent !== text) element.textContent = text;
+}
+
 /** A box in which something wide scrolls, so that the page never does. */
 export function scrollBox(label, ...children) {
     const box = html("div", { class: "box", role: "group", "aria-label": label }, ...children);
@@ -75,6 +81,14 @@ export function announce(text) {
     region.textContent = "";
     setTimeout(() => (region.textContent = text), 50);
 }
+
+/** Say it once nothing newer has come for half a second: for what follows a slider. */
+export function announceAtRest(text) {
+    clearTimeout(resting);
+    resting = setTimeout(() => announce(text), 500);
+}
+
+let resting = 0;
 
 /** Values as dots on a line, with a tick at the mean and a bar of one deviation to each side. */
 export function dotStrip({ label, values, mean = null, std = null, domain, width = 160, height = 28 }) {

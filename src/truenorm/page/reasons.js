@@ -6,6 +6,7 @@ What the part "backwards" says in sentences: which cells are meant, why a gradie
 import { jumpsAt } from "./differences.js";
 import { formatNumber } from "./drawing.js";
 import { NORMS } from "./maths.js";
+import { whyBeyond } from "./tableformulas.js";
 
 export function chosenInWords({ row, column }) {
     return `row ${row + 1}, column ${column + 1}`;
@@ -27,20 +28,18 @@ export function reasonInWords({ out, problem, row, column, loss, explained }) {
     const count = out.moments.count[s];
     const group = chosenStatistic({ problem, out, row, column });
     if (count === 0) return { text: "", at: [] };
+    const everywhere = ["dx-xhat", "dvar", "dmean-xhat", "dmean", "dx-var", "dx-mean", "dx"];
+    const beyond = whyBeyond(out, s);
+    if (beyond) return { text: `In ${group}, ${beyond}. No gradient can be trusted there.`, at: everywhere };
     if (count === 1 && norm.center) {
         const text = `There is only one number in ${group}, and it is its own mean: x − mean is 0 whatever x is. So x `
             + "cannot change the loss, and dx is 0.";
         return { text, at: ["dvar", "dx-var", "dx"] };
     }
-    if (!Number.isFinite(out.var[s])) {
-        const text = `The numbers in ${group} are so large that their squares are beyond what a computer can hold: `
-            + `var is ${formatNumber(out.var[s])}, and nothing comes through.`;
-        return { text, at: ["dx-xhat", "dvar", "dx-var", "dx"] };
-    }
     if (out.rstd[s] === 0) {
         const text = `All numbers in ${group} are ${norm.center ? "equal" : "0"}, and eps is 0: there is nothing to `
             + "divide by. y is the bias there, and dx is set to 0.";
-        return { text, at: ["dx-xhat", "dvar", "dmean-xhat", "dmean", "dx-var", "dx-mean", "dx"] };
+        return { text, at: everywhere };
     }
     if (out.moments.m2[s] === 0) {
         const text = `All numbers in ${group} are ${norm.center ? "equal" : "0"}: there is no spread, so nothing comes `
@@ -79,6 +78,10 @@ export function backwardsConventions({ problem: { norm, weight, bias } }) {
 export function verdictInWords({ out, row, column }, { worst, cells, jumps, reach }) {
     const jump = "Where there is nothing to divide by, y jumps as soon as one x moves: it has no slope to measure";
     if (jumpsAt(out, row, column)) return `${jump}. dx is set to 0 there, so that nothing breaks.`;
+    if (!Number.isFinite(worst)) {
+        const why = whyBeyond(out, out.partition.index[row][column]);
+        return `Nothing can be measured: ${why || "next to these numbers, some are too large to compute with"}.`;
+    }
     const shared = out.norm.center ? "mean" : "spread";
     const over = {
         cell: "In this cell (the table is too large to measure all at once)",

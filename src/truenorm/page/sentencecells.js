@@ -3,7 +3,7 @@ What is typed into the part "sentences": the texts of the sentences and the numb
 is marked where it stands, and kept as it was typed.
 */
 import { uniqueId } from "./controls.js";
-import { announce, formatNumber, html, scrollBox } from "./drawing.js";
+import { announce, formatNumber, html, putText, scrollBox } from "./drawing.js";
 import { MOST_WORDS, SENTENCE_FIELDS, respell } from "./padding.js";
 import { readNumber } from "./problem.js";
 
@@ -139,7 +139,7 @@ export function unreadable(rule, words, textsOf) {
 }
 
 export function showProblem(element, text) {
-    if (element.textContent !== text) element.textContent = text;
+    putText(element, text);
     element.hidden = text === "";
 }
 

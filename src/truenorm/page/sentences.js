@@ -14,7 +14,7 @@ while a person types in them; they are built anew only when there are other word
 import { lineChart } from "./chart.js";
 import { codesFor } from "./code.js";
 import { chooser, slider, uniqueId } from "./controls.js";
-import { announce, copyButtons, dotStrip, formatNumber, html, scrollBox } from "./drawing.js";
+import { announce, announceAtRest, copyButtons, dotStrip, formatNumber, html, scrollBox } from "./drawing.js";
 import { measure, varianceOf } from "./maths.js";
 import {
     METHODS, MOST_FILL, SENTENCES_START, SENTENCE_FIELDS, columnSums, defineSentences, driftCurve, fillOf,
@@ -103,8 +103,9 @@ function rowsInWords(count) {
 
 /** What the slider comes to, in a line or two. */
 function headline(fill) {
-    const element = html("p", { class: "said", role: "status" });
+    const element = html("p", { class: "said" });
     const draw = (model) => {
+        const before = element.textContent;
         const word = quoted(model.words[model.watched].word);
         const result = normalizeWatched(model, METHODS.counted, fill());
         const moved = html("b", { class: "number" }, formatNumber(result.moved, 3));
@@ -117,6 +118,8 @@ function headline(fill) {
                         ". Layer norm, and batch norm over the real rows, hold still.",
                     ]
         ));
+        const { textContent } = element;
+        if (before !== "" && before !== textContent) announceAtRest(textContent);
     };
     return { element, draw };
 }

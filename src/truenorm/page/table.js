@@ -6,8 +6,8 @@ the same in all of them. What is pointed at is `hovered`, as long as the mouse i
 which follows the focus. Edits go through tableactions.js, which can take them back; `update` shows what is.
 */
 import { codesFor } from "./code.js";
-import { chooser, uniqueId } from "./controls.js";
-import { copyButtons, html } from "./drawing.js";
+import { chooser, setInactive, uniqueId } from "./controls.js";
+import { copyButtons, html, putText } from "./drawing.js";
 import { formula } from "./formula.js";
 import { NORMS, forward } from "./maths.js";
 import { PROBLEM, readNumber, readProblem } from "./problem.js";
@@ -39,6 +39,7 @@ export function mountTable(root, state) {
     let boxes = null;
     let hovered = null;
     let complaint = null; // why the last thing was not done
+    let said = ""; // about problems
     let wantsFocus = false; // the chosen cell of x gets the focus once it is there
 
     const actions = createActions(state, {
@@ -185,7 +186,7 @@ export function mountTable(root, state) {
         complaint = null;
         work.hidden = below.hidden = isEmpty();
         empty.hidden = !isEmpty();
-        before.disabled = !actions.canUndo();
+        setInactive(before, !actions.canUndo());
         if (!isEmpty()) {
             shapeSheets();
             writeSheets();
@@ -224,15 +225,15 @@ export function mountTable(root, state) {
             return { value: text, state: valid[i][j] ? "" : text.trim() === "" ? "missing" : "wrong" };
         });
         const numbers = {
-            mean: (i, j) => (out.moments.count[index[i][j]] ? out.moments.mean[index[i][j]] : NaN),
-            var: (i, j) => (out.moments.count[index[i][j]] ? out.var[index[i][j]] : NaN),
-            xhat: (i, j) => (valid[i][j] ? out.xhat[i][j] : NaN),
-            y: (i, j) => (valid[i][j] ? out.y[i][j] : NaN),
+            mean: (i, j) => (out.moments.count[index[i][j]] ? out.moments.mean[index[i][j]] : null),
+            var: (i, j) => (out.moments.count[index[i][j]] ? out.var[index[i][j]] : null),
+            xhat: (i, j) => (valid[i][j] ? out.xhat[i][j] : null),
+            y: (i, j) => (valid[i][j] ? out.y[i][j] : null),
         };
         for (const [name, read] of Object.entries(numbers)) {
             sheets[name].write((i, j) => {
                 const value = read(i, j);
-                return { value, state: Number.isNaN(value) ? "missing" : "" };
+                return { value, state: value === null ? "missing" : "" };
             });
         }
         parameters.write((i, j) => {
@@ -265,6 +266,9 @@ export function mountTable(root, state) {
         const texts = Object.entries(PARAMETERS).map(([name, initial]) => ({ name, initial, texts: state.get(name) }));
         const bad = [complaint, ...describeProblems(problem), ...describeParameters(problem, texts)].filter(Boolean);
         const worth = isEmpty() ? [] : [describeEmptyCells(problem), describeNoSpread(out)].filter(Boolean);
+        const key = JSON.stringify([bad, worth]);
+        if (key === said) return; // or it would be read aloud again
+        said = key;
         problems.replaceChildren(
             ...bad.map((text) => html("p", { class: "problem" }, text)),
             ...worth.map((text) => html("p", { class: "notice" }, text)),
@@ -288,20 +292,22 @@ export function mountTable(root, state) {
     function showWayBack() {
         const perColumn = boxes.rowStarts.length === 1 && boxes.columnStarts.length === problem.columns;
         const isPlain = state.get("weight").length === 0 && state.get("bias").length === 0;
-        identity.disabled = !perColumn;
-        plain.disabled = isPlain;
-        wayBack.textContent = !perColumn
+        setInactive(identity, !perColumn);
+        setInactive(plain, isPlain);
+        const words = !perColumn
             ? `Here each ${NORMS[problem.norm.name].each} has its own mean and deviation, but weight and bias belong `
                 + "to a column: no choice of them brings the data back."
             : !isPlain && comesBack(problem, out)
                 ? "✓ y is x again: the data came back. A network can learn to want exactly that." : "";
-        wayBack.hidden = wayBack.textContent === "";
+        putText(wayBack, words);
+        wayBack.hidden = words === "";
     }
 
     /** Where a cell that had the focus is gone, the focus stays near. */
     function placeFocus() {
-        const lost = wantsFocus || document.activeElement === document.body;
-        if (isEmpty() && lost && !empty.contains(document.activeElement)) empty.querySelector("button:enabled").focus();
+        const { activeElement } = document;
+        const lost = activeElement === document.body || work.contains(activeElement);
+        if (isEmpty() && lost) empty.querySelector("button:not([aria-disabled])").focus();
         else if (!isEmpty() && wantsFocus) sheets.x.focus(selected().row, selected().column);
         wantsFocus = false;
     }
@@ -379,7 +385,7 @@ function connectScrolling(sheets, chosen) {
 
 /** The focus goes to what comes after this element. */
 function leaveSheet(element, root) {
-    const follows = (one) => element.compareDocumentPosition(one) & Node.DOCUMENT_POSITION_FOLLOWING;
+    const follows = (one) => element.compareDocumentPosition(one) === Node.DOCUMENT_POSITION_FOLLOWING; // not inside
     const takesFocus = (one) => !one.disabled && one.tabIndex >= 0 && one.checkVisibility();
     const candidates = [...root.querySelectorAll("button, input, summary, [tabindex='0']")];
     candidates.find((one) => follows(one) && takesFocus(one))?.focus();

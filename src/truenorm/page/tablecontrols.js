@@ -1,8 +1,8 @@
 /*
 The controls of the part "table": small pieces around its sheets that know nothing of them.
 */
-import { uniqueId } from "./controls.js";
-import { announce, formatNumber, html } from "./drawing.js";
+import { setInactive, slider } from "./controls.js";
+import { announce, html, putText } from "./drawing.js";
 import { NORMS } from "./maths.js";
 import { asTabbedText, parseBlock } from "./tableedits.js";
 import { axesOf, countOf } from "./tableformulas.js";
@@ -16,9 +16,12 @@ const KEYS = [
     "Ctrl+Z takes the last change back, Ctrl+Y makes it again.",
 ];
 
-export function sheetButton(text, onclick, keys = null) {
+export function sheetButton(text, run, keys = null, label = null) {
     const title = keys?.replace("Control", "Ctrl");
-    return html("button", { type: "button", onclick, "aria-keyshortcuts": keys, title }, text);
+    const onclick = () => button.hasAttribute("aria-disabled") || run();
+    const button = html(
+        "button", { type: "button", onclick, "aria-keyshortcuts": keys, title, "aria-label": label }, text);
+    return button;
 }
 
 /** Rows and columns more and less, undo and redo. `refresh(at)` says on which row and column they act. */
@@ -33,11 +36,10 @@ export function sheetToolbar({ insert, remove, travel, canUndo, canRedo }) {
         lessRows, lessColumns, undo, redo,
     );
     function refresh(at) {
-        lessRows.textContent = at ? `− row ${at.row + 1}` : "− row";
-        lessColumns.textContent = at ? `− column ${at.column + 1}` : "− column";
-        lessRows.disabled = lessColumns.disabled = at === null;
-        undo.disabled = !canUndo();
-        redo.disabled = !canRedo();
+        if (at) putText(lessRows, `− row ${at.row + 1}`);
+        if (at) putText(lessColumns, `− column ${at.column + 1}`);
+        setInactive(undo, !canUndo());
+        setInactive(redo, !canRedo());
     }
     return { element, refresh };
 }
@@ -47,10 +49,8 @@ export function sheetStepper(label, onpick) {
     const value = html("output", { "aria-live": "polite" });
     const hint = html("small", { class: "note" });
     let around = [];
-    const stepButton = (text, name, place) => html(
-        "button", { type: "button", "aria-label": `${label}: ${name}`, onclick: () => onpick(around[place]) }, text);
-    const less = stepButton("−", "fewer", 0);
-    const more = stepButton("+", "more", 1);
+    const less = sheetButton("−", () => onpick(around[0]), null, `${label}: fewer`);
+    const more = sheetButton("+", () => onpick(around[1]), null, `${label}: more`);
     const element = html(
         "div", { class: "stepper", role: "group", "aria-label": label },
         html("span", {}, label), less, value, more, hint,
@@ -58,29 +58,17 @@ export function sheetStepper(label, onpick) {
     function refresh(now, possible, words = "") {
         const place = possible.indexOf(now);
         around = [possible[place - 1], possible[place + 1]];
-        value.textContent = now;
-        less.disabled = around[0] === undefined;
-        more.disabled = around[1] === undefined;
-        hint.textContent = words;
+        putText(value, String(now));
+        setInactive(less, around[0] === undefined);
+        setInactive(more, around[1] === undefined);
+        putText(hint, words);
     }
     return { element, refresh };
 }
 
 /** eps by powers of ten, and 0. */
 export function epsSlider(state) {
-    const id = uniqueId();
-    const range = html("input", {
-        type: "range", id, min: 0, max: EPS.length - 1, step: 1,
-        oninput: () => state.set({ eps: EPS[range.valueAsNumber] }),
-    });
-    const value = html("output", { for: id });
-    state.watch(["eps"], () => {
-        const eps = state.get("eps");
-        range.value = EPS.findLastIndex((one) => one <= eps);
-        value.textContent = formatNumber(eps);
-        range.setAttribute("aria-valuetext", formatNumber(eps));
-    });
-    return html("div", { class: "slider" }, html("label", { for: id }, "eps"), range, value);
+    return slider(state, "eps", "eps", { stops: EPS });
 }
 
 /** The pattern with its brackets, each axis in words, and what it comes to: so many boxes. */

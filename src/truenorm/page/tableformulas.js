@@ -20,12 +20,15 @@ export function generalFormula(norm) {
 /** { title, lines } for a cell of one of the sheets x, mean, var, xhat, y. `out` is what `forward` returns. */
 export function describeCell(out, cells, { sheet, row, column }) {
     const title = `Row ${row + 1}, column ${column + 1}`;
+    const s = out.partition.index[row][column];
+    const beyond = Number.isNaN(out.xhat[row][column]) ? whyBeyond(out, s) : "";
+    if (beyond) return { title: `${title}: ${beyond}`, lines: [] };
     if (sheet === "mean" || sheet === "var") return describeStatistic(out, sheet, row, column);
     if (!out.valid[row][column]) return { title: `${title}: ${whyLeftOut(cells[row][column])}`, lines: [] };
     if (sheet === "y") return { title, lines: [outputLine(out, row, column)] };
     const line = normalisedLine(out, row, column);
     if (sheet === "xhat") return { title, lines: [line] };
-    const count = out.moments.count[out.partition.index[row][column]];
+    const count = out.moments.count[s];
     const what = out.norm.center ? "mean and variance" : "mean of squares";
     return { title: `${title}, with the ${what} of the ${countOf(count, "cell")} in its box`, lines: [line] };
 }
@@ -62,16 +65,25 @@ function leftOutCells(cells, valid) {
     return cells.flatMap((row, i) => row.map((text, j) => ({ text, i, j }))).filter(({ i, j }) => !valid[i][j]);
 }
 
-/** A sentence where there is nothing to divide by, or null. */
+/** Why the numbers of a statistic are beyond what a computer can hold, or "". */
+export function whyBeyond(out, s) {
+    if (out.rstd[s] === Infinity) return "eps is too small to compute with: 1 / eps is more than a computer can hold";
+    return Number.isFinite(out.moments.mean[s]) && Number.isFinite(out.var[s]) ? ""
+        : "the numbers, or their squares, are too large to compute with";
+}
+
+/** A sentence where numbers are too large, or there is nothing to divide by, or null. */
 export function describeNoSpread(out) {
     const { count } = out.moments;
+    const far = out.rstd.map((_, s) => s).filter((s) => whyBeyond(out, s));
+    if (far.length) {
+        const where = far.length === 1 ? nameOfBox(out, far[0]) : `${far.length} of the boxes`;
+        return `${where}: ${whyBeyond(out, far[0])}. So x̂ cannot be trusted there.`;
+    }
     const flat = out.rstd.map((rstd, s) => s).filter((s) => out.rstd[s] === 0 && count[s] > 0);
     if (!flat.length) return null;
     const where = flat.length === 1 ? nameOfBox(out, flat[0]) : `${flat.length} of the boxes`;
     const [has, its] = flat.length === 1 ? ["has", "its"] : ["have", "their"];
-    if (flat.some((s) => out.var[s] === Infinity)) {
-        return `${where} ${has} numbers whose squares are too large to compute with. So ${its} x̂ cannot be trusted.`;
-    }
     const single = flat.every((s) => count[s] <= out.norm.ddof);
     if (single) {
         return `${where} ${has} one number alone, and n − 1 is 0: no variance can be estimated. `

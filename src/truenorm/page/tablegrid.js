@@ -13,7 +13,7 @@ and columns begin at `rowStarts` and `columnStarts`. So the same lines and the s
 Made for 64 x 64: elements are kept and only what changed is written; cells have a size of their own, so that a new
 number moves nothing else; boxes and light are a few elements on top, not a class on thousands of cells.
 */
-import { formatNumber, html, scrollBox } from "./drawing.js";
+import { formatNumber, html, putText, scrollBox } from "./drawing.js";
 import { rangeOf } from "./tableformulas.js";
 
 const NARROWEST = 4; // characters of a cell
@@ -110,7 +110,7 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         if (onedit) cell.element.setAttribute("aria-label", `${label}, ${name}, column ${column + 1}`);
     }
 
-    /** `read(row, column)` is { value, state }: a text or a number, and "", "missing" or "wrong". */
+    /** `read(row, column)` is { value, state }: a text, a number or null, and "", "missing" or "wrong". */
     function write(read) {
         let longest = 0;
         for (const line of lines) {
@@ -127,7 +127,7 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
 
     function show(cell, value) {
         cell.shown = value;
-        const text = onedit ? value : Number.isNaN(value) ? "–" : formatNumber(value);
+        const text = onedit ? value : value === null ? "–" : formatNumber(value);
         cell.length = text.length;
         if (!onedit) cell.element.firstChild.nodeValue = text;
         else if (typedIn(cell.element) !== text) cell.element.textContent = text; // where it was typed, the caret stays
@@ -321,8 +321,4 @@ function placeInSheet(element, row, column) {
     element.style.setProperty("--row", row);
     element.style.setProperty("--column", column);
     return element;
-}
-
-function putText(element, text) {
-    if (element.textContent !== text) element.textContent = text;
 }

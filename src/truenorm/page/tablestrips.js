@@ -3,7 +3,7 @@ One line for each column: its numbers as dots before and after, and sliders for 
 
 Dots are drawn only for the lines in sight, so that 64 columns cost no more than the few that one sees.
 */
-import { dotStrip, formatNumber, html } from "./drawing.js";
+import { dotStrip, formatNumber, html, putText } from "./drawing.js";
 
 /** onparameter("weight" or "bias", column, text). Returns { element, update(problem, out, ranges) }. */
 export function createStrips({ onparameter }) {
@@ -75,7 +75,7 @@ function parameterSlider(name, column, onparameter) {
         type: "range", "aria-label": `${name} of column ${column + 1}`,
         oninput: () => onparameter(name, column, String(Number(range.valueAsNumber.toPrecision(4)))),
     });
-    const value = html("output", {});
+    const value = html("output", { "aria-live": "off" });
     const element = html("div", { class: "slider" }, html("span", { "aria-hidden": "true" }, name), range, value);
     let ends = null;
     function show(number, bound) {
@@ -84,7 +84,7 @@ function parameterSlider(name, column, onparameter) {
             Object.assign(range, { min: -bound, max: bound, step: bound / 100 });
         }
         if (range.valueAsNumber !== number) range.value = number;
-        value.textContent = formatNumber(number, 3);
+        putText(value, formatNumber(number, 3));
         range.setAttribute("aria-valuetext", formatNumber(number));
     }
     return { element, show };

@@ -8,12 +8,12 @@ Tables of numbers that are updated in place: a new number changes one text, not 
 
 `onentry` is given rows of texts: one text where somebody types, more where a block from a spreadsheet is pasted.
 */
-import { html, scrollBox } from "./drawing.js";
+import { html, putText, scrollBox } from "./drawing.js";
 
 const CELL_ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [1, 0] };
 
 export function valueTable({ onchoose }) {
-    return updatedTable({ makeCell: () => html("td"), show: (cell, text) => setCellText(cell, text), onchoose });
+    return updatedTable({ makeCell: () => html("td"), show: putText, onchoose });
 }
 
 export function choiceTable({ onchoose }) {
@@ -21,7 +21,7 @@ export function choiceTable({ onchoose }) {
         role: "grid",
         makeCell: () => html("td", { role: "gridcell", tabindex: "-1" }),
         show: (cell, text, { chosen }) => {
-            setCellText(cell, text);
+            putText(cell, text);
             cell.setAttribute("aria-selected", chosen);
             cell.tabIndex = chosen ? 0 : -1;
         },
@@ -106,7 +106,7 @@ function updatedTable({ role = null, makeCell, show, onchoose }) {
         const names = JSON.stringify([rowNames, columnNames]);
         if (names !== built) build(rowNames, columnNames);
         built = names;
-        setCellText(caption, words);
+        putText(caption, words);
         let goal = null;
         element.setAttribute("aria-label", words);
         cells.forEach((row, i) => row.forEach((cell, j) => {
@@ -145,8 +145,4 @@ function reveal(box, cell) {
     if (inner.left - width < outer.left) box.scrollLeft += inner.left - 2 * width - outer.left;
     if (inner.bottom > outer.bottom) box.scrollTop += inner.bottom - outer.bottom + height;
     if (inner.top - height < outer.top) box.scrollTop += inner.top - 2 * height - outer.top;
-}
-
-function setCellText(element, text) {
-    if (element.textContent !== text) element.textContent = text;
 }
