@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,7 +79,7 @@ def test_every_word_has_the_numbers_of_python(open_page: Open) -> None:
 
 def test_only_counted_padding_moves_the_word(open_page: Open) -> None:
     page = open_page(HERE)
-    assert "yet batch norm moved “How” by 0.671" in said(page)
+    assert "yet batch norm moved “How” by 0.6707, the largest change of its three numbers." in said(page)
     still = {name: (shown(page, name, "y"), shown(page, name, "mean")) for name in ("layer", "valid")}
     before = 0.0
     for rows in (2, 20, 60, 100):
@@ -88,7 +90,7 @@ def test_only_counted_padding_moves_the_word(open_page: Open) -> None:
         assert shown(page, "counted", "moved") > before
         before = shown(page, "counted", "moved")
     padding(page).fill("0")
-    page.wait_for_function("document.querySelector('.said').innerText.startsWith('There is no padding')")
+    page.wait_for_function("document.querySelector('.said').innerText.startsWith('No padding yet')")
     assert shown(page, "counted", "y") == shown(page, "valid", "y") == still["valid"][0]
 
 
@@ -145,6 +147,75 @@ def test_the_curve_is_the_drift_and_moves_the_padding(open_page: Open) -> None:
     assert page.locator(".drift .legend b").first.inner_text() == f"{METHODS['counted'].moved(100):.4g}"
 
 
+def moved_texts(page: Any) -> set[str]:
+    """How far the word moved, wherever the page says it."""
+    places = (".said .number", ".bar .number", "[data-method=counted] .number", ".drift .legend li:first-child b")
+    return {page.locator(place).inner_text() for place in places}
+
+
+@pytest.mark.parametrize("rows", [2, 4, 6, 44, 100])
+def test_a_number_has_the_same_digits_everywhere(open_page: Open, rows: int) -> None:
+    page = open_page(f"{HERE}&sentences.fill={rows // 2}")
+    text = f"{METHODS['counted'].moved(rows):.4g}"
+    assert moved_texts(page) == {text}
+    row = card(page, "counted").locator("tr", has_text="moved").locator("td").all_inner_texts()
+    assert text in [one.strip("+−") for one in row]
+    of_stack = page.locator(".stack .statistic.pad").first.locator("td").all_inner_texts()
+    assert card(page, "counted").locator("tr", has_text="mean").locator("td").all_inner_texts() == of_stack
+
+
+def test_the_texts_are_true_without_padding(open_page: Open) -> None:
+    page = open_page(HERE)
+    text = page.locator("#panel-sentences").inner_text
+    assert "Filled up, they make a rectangle" in text()
+    assert "4. So the mean shrinks, and every word moves" in text()
+    assert "the slider plays a longer one" not in text()
+    padding(page).fill("0")
+    page.wait_for_function("document.querySelector('.bar output').textContent === 'none'")
+    for false in ("rectangle\n", "the mean shrinks", "are counted when", "the slider plays a longer one"):
+        assert false not in text()
+    assert page.locator(".tokens caption").inner_text() == "No padding yet: move the slider"
+    assert "6 real rows and no padding, so “all rows” are the real rows." in text()
+    assert "No padding yet, so both means are the same." in text()
+    set_padding(page, 4)
+    assert "the slider plays a longer one, so both get padding" in text()
+    page.get_by_label("The first sentence").fill("Hi Nitish my friend")
+    padding(page).fill("1")
+    page.wait_for_function("document.querySelector('.bar output').textContent === 'none'")
+    assert page.locator(".tokens caption").inner_text() == "Equally long: no padding is needed"
+
+
+def test_given_rows_are_called_made_up_and_computed_ones_mixtures(open_page: Open) -> None:
+    page = open_page(HERE)
+    attention = page.locator(".attention")
+    assert "made up for a lecture" in attention.inner_text()
+    assert "softmax" not in attention.inner_text()
+    page.get_by_label("computed by self-attention").check()
+    assert "a mixture of all words" in attention.inner_text()
+    assert "made up" not in attention.inner_text()
+
+
+def test_what_padding_costs_is_what_the_lab_found(open_page: Open) -> None:
+    """The last table of docs/lab.md on padding: trained at 44, statistics taken again at 44, 22 and 11."""
+    report = (Path(__file__).parents[1] / "docs" / "lab.md").read_text("utf-8")
+    rows = report.split("statistics taken again at 44", 1)[1].split("<!-- /padding", 1)[0]
+    counted, valid = (
+        re.findall(r"([\d.]+%) ±", rows.split(f"| {name} |")[1].split("\n")[0]) for name in ("counted", "valid")
+    )
+    text = open_page(HERE).locator("#panel-sentences").inner_text()
+    assert f"{counted[0]} of new names were right before and {counted[2]} after" in text
+    assert valid[0] == valid[2]
+    assert f"{valid[0]} both times" in text
+
+
+def test_the_result_stays_in_sight_with_the_slider(open_page: Open) -> None:
+    page = open_page(HERE, viewport=PHONE)
+    page.locator(".drift").scroll_into_view_if_needed()
+    box = page.locator(".bar .number").bounding_box()
+    assert 0 <= box["y"] < 100
+    assert box["x"] + box["width"] <= PHONE["width"]
+
+
 def attended(embeddings: tuple[np.ndarray, ...]) -> np.ndarray:
     """The lab's self-attention with matrices that change nothing, sentence by sentence."""
     one = np.eye(3)
@@ -173,7 +244,7 @@ def test_a_changed_embedding_is_attended_to(open_page: Open) -> None:
     real = attended((EMBEDDINGS[0], changed))
     assert_allclose(shown(page, "valid", "y"), tn.forward(real, tn.batch()).y[2], rtol=1e-9)
     assert cell(page, "How", "embedding", 2).evaluate("(input) => input === document.activeElement")
-    page.get_by_label("given: the numbers").check()
+    page.get_by_label("given: example numbers").check()
     page.wait_for_function("document.querySelectorAll('.stack input').length === 18")
     assert_allclose(shown(page, "counted", "moved"), METHODS["counted"].moved(2), rtol=1e-9)
 
@@ -188,7 +259,7 @@ def test_a_given_number_is_typed_and_cells_are_walked(open_page: Open) -> None:
     rows = np.concatenate([examples.SENTENCES[0], examples.SENTENCES[1]])
     rows[4, 0] = -20
     assert_allclose(shown(page, "counted", "y"), tn.forward(rows, tn.batch()).y[4], rtol=1e-9)
-    assert page.get_by_label("given: the numbers").is_checked()
+    assert page.get_by_label("given: example numbers").is_checked()
 
 
 def test_words_come_and_go(open_page: Open) -> None:
@@ -300,6 +371,42 @@ def test_copied_code_gives_the_numbers_that_are_shown(open_page: Open, library: 
             rtol=1e-9,
         )
         assert name == "valid" or len(code.splitlines()) < 30  # nothing is left out: the short form
+
+
+def test_a_copy_is_seen_and_its_code_can_be_shown(open_page: Open) -> None:
+    page = open_page(HERE, permissions=["clipboard-read", "clipboard-write"])
+    buttons = card(page, "counted").locator(".copy")
+    button, code = buttons.get_by_role("button", name="PyTorch", exact=True), buttons.locator("pre")
+    width = button.bounding_box()["width"]
+    assert code.is_hidden()
+    button.click()
+    page.wait_for_function("() => document.querySelector('.copied')?.innerText === 'copied ✓'")
+    assert button.bounding_box()["width"] == width
+    assert button.is_visible()  # by its name, which has not changed
+    page.wait_for_function("() => document.querySelector('#live').textContent === 'Copied as PyTorch.'")
+    page.wait_for_function("() => document.querySelector('.copied') === null")
+    assert button.inner_text() == "PyTorch"
+
+    buttons.get_by_text("Show the code").click()
+    page.wait_for_function("() => document.querySelector('details[open] pre')?.textContent !== ''")
+    assert code.inner_text() == page.evaluate("navigator.clipboard.readText()")
+    buttons.get_by_label("Code for").select_option("NumPy")
+    assert code.inner_text().startswith("import numpy")
+    for rows in (10, 4):  # it follows what it shows
+        set_padding(page, rows)
+        assert code.inner_text().count("    [0, 0, 0],\n") == rows
+    assert violations(page) == ""
+
+
+def test_where_copying_is_forbidden_the_code_is_shown_and_selected(open_page: Open) -> None:
+    page = open_page(HERE)
+    page.evaluate("() => { navigator.clipboard.writeText = async () => { throw new Error('no'); }; }")
+    card(page, "layer").get_by_role("button", name="truenorm").click()
+    card(page, "layer").locator("pre").wait_for()
+    selected = page.evaluate("getSelection().toString()")
+    assert selected.startswith("import")
+    assert selected.strip() == card(page, "layer").locator("pre").inner_text().strip()
+    assert page.locator(".copied").count() == 0
 
 
 def tab_to(page: Any, key: str, last: str) -> list[str]:

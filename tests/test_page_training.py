@@ -149,8 +149,8 @@ def test_at_first_the_end_of_the_telling_pair_is_shown(open_page: Open) -> None:
     drawn = page.locator(".training .switches input:checked").evaluate_all(
         "(all) => all.map((one) => one.closest('label').textContent)"
     )
-    assert drawn == [f"learning rate {rate} {norm} batch norm" for rate in ("0.1", "3") for norm in ("without", "with")]
-    assert page.locator(".training .chart .series").count() == 5  # and blind guessing
+    assert drawn == [f"learning rate 3 {norm} batch norm" for norm in ("without", "with")]
+    assert page.locator(".training .chart .series").count() == 3  # and blind guessing
     held_out = page.locator(".training .ends tbody td").all_inner_texts()
     for text, run in zip(held_out, FILE["runs"], strict=True):
         losses = run["held_out"]
@@ -221,21 +221,63 @@ def test_a_click_where_a_moment_is_drawn_goes_to_it(open_page: Open, axis: str) 
     assert places[1] - places[0] > 20 or axis == "even"
 
 
+def ticked(page: Any) -> list[str]:
+    return [
+        text.removeprefix("learning rate ").removesuffix(" batch norm")
+        for text in page.locator(".training .switches input:checked + svg + span").all_inner_texts()
+    ]
+
+
 def test_a_rate_brings_its_runs_and_switches_take_them_away(open_page: Open) -> None:
     page = open_page(HERE)
+    rate = page.locator(".training .controls").get_by_label
     lines = page.locator(".training .chart .series")
-    page.locator(".training").get_by_label("10", exact=True).check()
-    assert lines.count() == 7
+    rate("10", exact=True).check()
+    assert (ticked(page), lines.count()) == (["10 without", "10 with"], 3)
+    assert flushed(page) == "#part=training&training.rate=10"
     label = page.locator(".training .chart svg[role=img]").get_attribute("aria-label")
     assert "learning rate 10 with batch norm 79.79" in label
     page.get_by_role("checkbox", name="learning rate 10 with batch norm").uncheck()
-    assert lines.count() == 6
-    while (ticked := page.locator(".training .switches input:checked")).count():
-        ticked.first.focus()
+    page.get_by_role("checkbox", name="learning rate 0.1 without batch norm").check()
+    rate("1", exact=True).check()  # what was ticked by hand stays
+    assert ticked(page) == ["0.1 without", "1 without", "1 with", "10 without"]
+    while (boxes := page.locator(".training .switches input:checked")).count():
+        boxes.first.focus()
         page.keyboard.press("Space")
     assert lines.count() == 1
-    assert flushed(page) == "#part=training&training.rate=10&training.runs="
+    assert flushed(page) == "#part=training&training.rate=1&training.runs="
     assert open_page(flushed(page)).locator(".training .chart .series").count() == 1
+    assert ticked(open_page(f"{HERE}&training.rate=0.01")) == ["0.01 without", "0.01 with"]
+
+
+@pytest.mark.parametrize("rate", recordings.RATES)
+def test_what_is_said_of_silent_units_was_recorded(open_page: Open, rate: float) -> None:
+    page = open_page(f"{HERE}&training.rate={rate:g}")
+    without, with_norm = (percent(RUNS[norm, rate]["silent"][-1]) for norm in ("none", "batch"))
+    text = (
+        f"At the end, at learning rate {rate:g}, {without} of the outputs are silent without batch norm, "
+        f"and {with_norm} with it."
+    )
+    assert page.get_by_text(text, exact=True).is_visible()
+
+
+def test_words_are_explained_where_they_are_first_used(open_page: Open) -> None:
+    text = open_page(HERE).locator("#panel-training").inner_text()
+    explained = {
+        "hidden layer": ": 100 units, each of which adds up what it gets",
+        "tanh": ", a curve from −1 to 1",
+        "held out": ": kept out of training",
+        "standard deviation": " of what goes in",
+    }
+    for word, meaning in explained.items():
+        assert text.lower().split(word, 1)[1].startswith(meaning), word
+
+
+def test_switches_are_as_large_as_a_finger(open_page: Open) -> None:
+    page = open_page(HERE, viewport=PHONE)
+    for label in page.locator(".training .switches td label").all():
+        box = label.bounding_box()
+        assert min(box["width"], box["height"]) >= 44
 
 
 def test_a_link_reproduces_the_view(open_page: Open) -> None:
@@ -244,7 +286,7 @@ def test_a_link_reproduces_the_view(open_page: Open) -> None:
     panel.get_by_label("0.01", exact=True).check()
     panel.locator("fieldset", has_text="Loss axis").get_by_label("even").check()
     panel.locator("fieldset", has_text="Step axis").get_by_label("even").check()
-    page.get_by_role("checkbox", name="learning rate 3 without batch norm").uncheck()
+    page.get_by_role("checkbox", name="learning rate 3 without batch norm").check()
     slider(page).focus()
     for _ in range(3):
         page.keyboard.press("ArrowLeft")

@@ -4,7 +4,8 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import {
-    bestRun, commandFor, compareLosses, momentCodec, pairAt, percentOf, rangeInWords, readRuns, someOf, tellingRate,
+    bestRun, commandFor, compareLosses, momentCodec, pairAt, percentOf, rangeInWords, readRuns, shownRuns, someOf,
+    tellingRate,
 } from "../../src/truenorm/page/runs.js";
 
 const recorded = readRuns(readFileSync(new URL("../../src/truenorm/page/runs.json", import.meta.url), "utf8"));
@@ -44,7 +45,7 @@ test("a step in an address is the nearest moment, and nonsense is none", () => {
 test("runs in an address are in order and once", () => {
     const { encode, decode } = someOf(["none-1", "batch-1", "none-3"]);
     assert.deepEqual(decode("none-3,none-1,none-3"), ["none-1", "none-3"]);
-    assert.deepEqual(decode(encode([])), []);
+    for (const chosen of [[], null]) assert.deepEqual(decode(encode(chosen)), chosen);
     for (const text of ["none-2", "none-1,", ",", "none-1;none-3", "%E0%A4%A"]) assert.throws(() => decode(text), text);
 });
 
@@ -52,17 +53,21 @@ test("the recorded runs hold what the texts say of them", () => {
     const saturated = (rate) => pairAt(recorded, rate).map((run) => run.saturated.at(-1));
     const [without, withNorm] = saturated(tellingRate(recorded));
     assert.ok(without > 0.9 && withNorm < 0.1); // "a unit ... is saturated"
-    // "with batch norm, what goes in begins with mean 0 and spread 1": divided by n - 1, a little less.
+    // "with batch norm, what goes in begins with mean 0 and standard deviation 1": divided by n - 1, a little less.
     for (const rate of recorded.rates) assert.ok(Math.abs(pairAt(recorded, rate)[1].std[0] - 1) < 0.02);
     // "not: batch norm is always better"; "not: a higher rate is better, if only it learns"
     assert.equal(bestRun(recorded).norm, "none");
     assert.ok(bestRun(recorded).rate < tellingRate(recorded));
-    // "at high rates many units stay near 0, with and without"
-    for (const run of pairAt(recorded, 1)) assert.ok(run.silent.at(-1) > 0.5);
     const verdicts = recorded.rates.map((rate) =>
         compareLosses(...pairAt(recorded, rate).map((run) => run.held_out), recorded.guessing));
     assert.ok(verdicts.some((one) => one.startsWith("no clear difference")));
     assert.ok(verdicts.some((one) => one.startsWith("neither learns")));
+});
+
+test("the chart shows the pair of the rate until runs are ticked", () => {
+    const shown = (runs) => shownRuns({ get: (name) => ({ "training.rate": "0.1", "training.runs": runs }[name]) }, recorded);
+    assert.deepEqual(shown(null), ["none-0.1", "batch-0.1"]);
+    assert.deepEqual([[], ["none-3"]].map(shown), [[], ["none-3"]]);
 });
 
 test("commands name the run", () => {

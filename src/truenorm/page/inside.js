@@ -79,7 +79,7 @@ function insideFacts({ flat, silent }) {
     const facts = {
         [`saturated: output beyond ±${flat}`]: (run, moment) => percentOf(run.saturated[moment]),
         [`silent: output within ±${silent}`]: (run, moment) => percentOf(run.silent[moment]),
-        "spread (standard deviation) of what goes in": (run, moment) => formatNumber(run.std[moment] ?? NaN),
+        "standard deviation of what goes in": (run, moment) => formatNumber(run.std[moment] ?? NaN),
         "of a gradient, tanh lets through (mean of 1 − output²)": (run, moment) => percentOf(run.slope[moment]),
     };
     const body = html("tbody", {});

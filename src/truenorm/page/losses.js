@@ -4,7 +4,7 @@ moments. Each run keeps its look: dash and hue say which norm, the marker which 
 */
 import { lineChart, lineSample } from "./chart.js";
 import { formatNumber, html, scrollBox } from "./drawing.js";
-import { NORM_WORDS, pairAt, runKey } from "./runs.js";
+import { NORM_WORDS, pairAt, runKey, shownRuns } from "./runs.js";
 
 export const NORM_HUES = { none: 3, batch: 0 };
 const NORM_DASHES = { none: 1, batch: 0 };
@@ -28,7 +28,7 @@ export function lossChart(state, recorded) {
     chart.element.querySelector(".slider").append(player.button);
     const guessing = { name: "blind guessing", points: moments.map((step) => [step, recorded.guessing]), ...GUESSING };
     state.watch(["training.rate", "training.step", "training.scale", "training.steps", "training.runs"], () => {
-        const series = state.get("training.runs").map((key) => {
+        const series = shownRuns(state, recorded).map((key) => {
             const run = runs.get(key);
             return {
                 name: `learning rate ${run.rate} ${NORM_WORDS[run.norm]}`,
@@ -52,7 +52,7 @@ export function runSwitches(state, recorded) {
         "tr", {}, html("th", { scope: "row" }, String(rate)),
         pairAt(recorded, rate).map((run) => {
             const key = runKey(run.norm, rate);
-            const box = html("input", { type: "checkbox", onchange: () => setRun(state, runs, key, box.checked) });
+            const box = html("input", { type: "checkbox", onchange: () => setRun(state, recorded, key, box.checked) });
             const name = html("span", { class: "unseen" }, `learning rate ${rate} ${NORM_WORDS[run.norm]}`);
             const loss = html("b", {});
             switches.set(key, { box, loss });
@@ -63,9 +63,10 @@ export function runSwitches(state, recorded) {
     state.watch(["training.rate", "training.step", "training.runs"], () => {
         const step = state.get("training.step");
         const point = recorded.points.indexOf(step);
+        const shown = shownRuns(state, recorded);
         caption.textContent = `Loss at step ${formatNumber(step)}`;
         for (const [key, { box, loss }] of switches) {
-            box.checked = state.get("training.runs").includes(key);
+            box.checked = shown.includes(key);
             loss.textContent = formatNumber(runs.get(key).loss[point] ?? NaN);
         }
         for (const [rate, row] of rows) row.classList.toggle("chosen", rate === state.get("training.rate"));
@@ -85,10 +86,10 @@ export function runSwitches(state, recorded) {
     );
 }
 
-function setRun(state, runs, key, shown) {
-    const others = state.get("training.runs").filter((one) => one !== key);
-    const wanted = shown ? [...others, key] : others;
-    state.set({ "training.runs": [...runs.keys()].filter((one) => wanted.includes(one)) });
+function setRun(state, recorded, key, shown) {
+    const others = shownRuns(state, recorded);
+    const wanted = [...recorded.runs.keys()].filter((one) => (one === key ? shown : others.includes(one)));
+    state.set({ "training.runs": wanted });
 }
 
 /** Moment after moment, from the start when it is at the end. For those who want no motion, one at a press. */

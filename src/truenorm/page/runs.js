@@ -15,7 +15,7 @@ export const NORM_WORDS = { none: "without batch norm", batch: "with batch norm"
 /** The runs are in a map under their keys, in the order of the file. */
 export function readRuns(text) {
     const recorded = JSON.parse(text);
-    const runs = new Map(recorded.runs.map((run) => [runKey(run.norm, run.rate), run]));
+    const runs = new Map(recorded.runs.map((run) => [keyOfRun(run), run]));
     return { ...recorded, runs, rates: [...new Set(recorded.runs.map(({ rate }) => rate))] };
 }
 
@@ -23,9 +23,18 @@ export function runKey(norm, rate) {
     return `${norm}-${rate}`;
 }
 
+function keyOfRun({ norm, rate }) {
+    return runKey(norm, rate);
+}
+
 /** Without and with batch norm. */
 export function pairAt({ runs }, rate) {
     return Object.keys(NORM_WORDS).map((norm) => runs.get(runKey(norm, rate)));
+}
+
+/** The keys of the runs in the chart: the pair of the chosen rate, until somebody ticks others. */
+export function shownRuns(state, recorded) {
+    return state.get("training.runs") ?? pairAt(recorded, state.get("training.rate")).map(keyOfRun);
 }
 
 /** The rate at which the two end furthest apart: there is something to see. */
@@ -60,11 +69,12 @@ export function momentCodec(moments) {
     };
 }
 
-/** Any of these keys, in their order; none of them is empty text. */
+/** Any of these keys, in their order; none of them is empty text. null, the pair of the chosen rate, is "pair". */
 export function someOf(keys) {
     return {
-        encode: (chosen) => chosen.join(","),
+        encode: (chosen) => chosen?.join(",") ?? "pair",
         decode: (text) => {
+            if (text === "pair") return null;
             const chosen = text === "" ? [] : text.split(",").map(decodeURIComponent);
             if (!chosen.every((key) => keys.includes(key))) throw new RangeError("runs: keys of runs.");
             return keys.filter((key) => chosen.includes(key));

@@ -31,7 +31,8 @@ export function mountSentences(root, state) {
     const read = () => readSentences(state);
     const fill = () => state.get("sentences.fill");
     const blocks = [
-        headline(fill), watchedChoice(state), rectangle(fill), ...ORDINALS.map((_, i) => sentenceEditor(state, i)),
+        headline(fill), watchedChoice(state, fill), rectangle(fill),
+        ...ORDINALS.map((_, i) => sentenceEditor(state, i)),
         attentionWords(), stackTable(state, fill), columnMeans(fill),
         ...Object.keys(METHODS).map((name) => methodCard(name, read, fill)), driftChart(state, read, fill),
     ];
@@ -61,29 +62,39 @@ export function mountSentences(root, state) {
         filled.element,
         html("div", { class: "columns" }, first.element, second.element),
 
-        html("h3", {}, "2. Self-attention, then all rows on one stack"),
-        chooser(state, "sentences.rows", "Rows after self-attention", {
-            given: "given: the numbers of the example", computed: "computed by self-attention from the embeddings",
+        html("h3", {}, "2. All rows go on one stack"),
+        chooser(state, "sentences.rows", "Rows of the stack", {
+            given: "given: example numbers", computed: "computed by self-attention from the embeddings",
         }),
         attention.element,
+        html(
+            "p", {}, "Below the stack, for each column: the mean, and the ", html("em", {}, "deviation"), ", its ",
+            "spread, which is the usual distance of its numbers from the mean (standard deviation).",
+        ),
         html("div", { class: "columns" }, stack.element, html(
             "div", { class: "beside" },
             html("h3", {}, "3. Batch norm takes the mean of each column, zeros included"),
-            html("p", {}, "Zeros add nothing to the sum of a column. But they are counted when it is divided:"),
             means.element,
             html(
                 "p", { class: "note" }, "Dots are the numbers of a column. The upright line is their mean, the grey ",
-                "bar reaches one ", html("em", {}, "deviation"), ", their usual distance from it, to each side.",
+                "bar reaches one deviation to each side.",
             ),
         )),
 
         html("div", { class: "cards" }, counted.element, layer.element, valid.element),
-        html("h3", {}, "The more padding, the further"),
+        html("h3", {}, "Every amount of padding at once"),
         chart.element,
         html(
             "p", {}, html("strong", {}, "In one sentence: "), "padding adds nothing to the sum of a column but is ",
             "counted all the same, so mean and deviation, and with them every word, depend on how long the other ",
             "sentences happen to be.",
+        ),
+        html(
+            "p", {}, html("strong", {}, "So what? "), "A network then may answer differently for the same words, ",
+            "depending on their neighbours. The lab tried it: networks with batch norm learned the gender of names ",
+            "padded to 44 characters. Then the same names were padded to 11, and mean and deviation taken again. With ",
+            "padding counted, 83.6% of new names were right before and 80.9% after (means of five runs); with only ",
+            "the real characters counted, 84.4% both times.",
         ),
         html("p", { class: "note" }, "All three divide by the root of variance + 0.00001, as usual, and then stop: ",
             "weight is 1 and bias is 0."),
@@ -108,14 +119,15 @@ function headline(fill) {
         const before = element.textContent;
         const word = quoted(model.words[model.watched].word);
         const result = normalizeWatched(model, METHODS.counted, fill());
-        const moved = html("b", { class: "number" }, formatNumber(result.moved, 3));
+        const moved = html("b", { class: "number" }, formatNumber(result.moved));
         element.replaceChildren(...(
             Number.isNaN(result.moved) ? [`The row of ${word} ${whyUnknown(result)}: see below.`]
                 : paddingRows(model.lengths, fill()) === 0
-                    ? [`There is no padding, so every mean is true, and ${word} is where it belongs. Add some.`]
+                    ? [`No padding yet, so every mean is true and ${word} is where it belongs. Move the slider.`]
                     : [
                         "Nothing real changed, yet batch norm moved ", html("b", {}, word), " by ", moved,
-                        ". Layer norm, and batch norm over the real rows, hold still.",
+                        ", the largest change of its three numbers. Layer norm, and batch norm over the real rows, ",
+                        "hold still.",
                     ]
         ));
         const { textContent } = element;
@@ -124,17 +136,25 @@ function headline(fill) {
     return { element, draw };
 }
 
+function movedInWords({ moved }) {
+    return Number.isNaN(moved) ? "–" : formatNumber(moved);
+}
+
 /** Why there is no saying how far a row moved. */
 function whyUnknown({ valid }) {
     return valid.some(Boolean) ? "meets numbers too large to compute with" : "cannot be read yet";
 }
 
-function watchedChoice(state) {
+/** Which word is watched, and how far it moved: both stay in sight with the slider. */
+function watchedChoice(state, fill) {
     const id = uniqueId();
     const select = html("select", { id, onchange: () => state.set({ "sentences.watched": Number(select.value) }) });
-    const element = html("div", { class: "watch" }, html("label", { for: id }, "Watched word"), select);
+    const moved = html("b", { class: "number" });
+    const element = html("div", { class: "watch" }, html("label", { for: id }, "Watched word"), select,
+        html("span", {}, "moved by ", moved));
     let shown = "";
-    const draw = ({ words, watched }) => {
+    const draw = (model) => {
+        const { words, watched } = model;
         const now = JSON.stringify(words.map(({ word, sentence }) => [word, sentence]));
         if (now !== shown) {
             select.replaceChildren(...ORDINALS.map((ordinal, sentence) => html(
@@ -145,18 +165,25 @@ function watchedChoice(state) {
         }
         shown = now;
         select.value = watched;
+        moved.textContent = movedInWords(normalizeWatched(model, METHODS.counted, fill()));
     };
     return { element, draw };
 }
 
 /** Both sentences, equally long: a picture of what padding is for. */
 function rectangle(fill) {
-    const body = html("tbody");
-    const element = scrollBox("The sentences, filled up", html(
-        "table", { class: "numbers tokens" }, html("caption", {}, "Filled up, they make a rectangle"), body,
-    ));
+    const [body, caption] = [html("tbody"), html("caption")];
+    const longer = html("p", { class: "note" }, "A batch is filled up to its longest sentence, which may be neither ",
+        "of these two: here the slider plays a longer one, so both get padding.");
+    const table = html("table", { class: "numbers tokens" }, caption, body);
+    const element = html("div", {}, scrollBox("The sentences, filled up", table), longer);
     const draw = ({ words, lengths, watched }) => {
         const most = Math.max(...lengths);
+        const equal = Math.min(...lengths) === most;
+        caption.textContent = fill() > 0 && !equal ? "Filled up, they make a rectangle"
+            : fill() > 1 ? "Filled up, as for a longer sentence"
+                : equal ? "Equally long: no padding is needed" : "No padding yet: move the slider";
+        longer.hidden = fill() <= 1;
         body.replaceChildren(...paddingOfEach(lengths, fill()).map((padding, sentence) => {
             const own = words.map((one, place) => [one, place]).filter(([one]) => one.sentence === sentence);
             const missing = Math.min(most - own.length, padding); // up to the longest; behind that, both have the same
@@ -179,7 +206,7 @@ function shownPads(count) {
     return ["<pad>", "<pad>", `<pad> × ${count - 2}`];
 }
 
-/** Self-attention in a line and, where it is computed, what the watched word is made of. */
+/** Where the rows come from and, where they are computed, what the watched word is made of. */
 function attentionWords() {
     const element = html("p", { class: "attention" });
     const draw = ({ words, computed, watched }) => {
@@ -187,14 +214,17 @@ function attentionWords() {
         const parts = weights.filter(({ weight }) => weight !== undefined);
         const terms = parts.map(({ word: other, weight }) => `${formatNumber(weight, 2)} · ${shortened(other)}`);
         const mixture = `${shortened(word)} = ${terms.join(" + ")}`;
-        element.replaceChildren(
-            "Self-attention turns each word into a mixture of all words of its sentence: more of those whose ",
-            "embeddings are like its own, and none of the padding.",
-            ...(computed ? [] : [" These rows are given; type others if you like."]),
-            ...(computed ? [" Here it is ", html("code", {}, "softmax(E Eᵀ / √3) E"), ", where E is the embeddings of ",
-                "a sentence and softmax makes weights that sum to 1."] : []),
+        element.replaceChildren(...(computed ? [
+            "Self-attention makes each word a mixture of all words of its sentence. The more alike two embeddings are ",
+            "(multiplied number by number and added up), the larger their weight; ", html("em", {}, "softmax"),
+            " makes these weights positive, with sum 1. Padding gets none. In short: ",
+            html("code", {}, "softmax(E Eᵀ / √3) E"), ", where E is the embeddings of a sentence.",
             ...(terms.length ? [html("br"), html("code", { class: "mixture" }, mixture)] : []),
-        );
+        ] : [
+            "These rows are example numbers, made up for a lecture as if a larger network had computed them: they do ",
+            "not follow from the embeddings above. Type others if you like. “Computed” mixes the embeddings by ",
+            "self-attention instead; the point is the same, so it may be skipped.",
+        ]));
     };
     return { element, draw };
 }
@@ -242,7 +272,8 @@ function stackTable(state, fill) {
         );
         const padding = paddingRows(lengths, fill());
         const percent = Math.round((100 * padding) / (padding + words.length));
-        const said = `${words.length} real rows and ${padding} of padding: ${percent} % of the stack is not real.`;
+        const said = padding === 0 ? `${words.length} real rows and no padding, so “all rows” are the real rows.`
+            : `${words.length} real rows and ${padding} of padding: ${percent} % of the stack is not real.`;
         share.setAttribute("aria-label", said);
         share.firstChild.style.setProperty("flex-grow", words.length);
         share.lastChild.style.setProperty("flex-grow", padding);
@@ -258,7 +289,7 @@ function statisticRows(model, method, fill, of, kind) {
     const rows = { mean: moments.mean, deviation: varianceOf(moments, 0).map(Math.sqrt) };
     return Object.entries(rows).map(([name, values]) => html(
         "tr", { class: `statistic ${kind}`, "data-values": JSON.stringify(values) },
-        html("th", { scope: "row" }, `${name}, ${of}`), values.map((value) => html("td", {}, formatNumber(value, 4))),
+        html("th", { scope: "row" }, `${name}, ${of}`), values.map((value) => html("td", {}, formatNumber(value))),
     ));
 }
 
@@ -269,10 +300,11 @@ function columnMeans(fill) {
         "tr", {}, html("td", {}, html("span", {}, "column")), html("th", { scope: "col" }, "real rows"),
         html("th", { scope: "col" }, "zeros counted"),
     ));
-    const element = scrollBox("The mean of each column", html(
+    const how = html("p");
+    const element = html("div", {}, how, scrollBox("The mean of each column", html(
         "table", { class: "numbers means" },
         html("caption", { class: "unseen" }, "The mean of each column"), head, body,
-    ));
+    )));
     const row = ({ values, padding, sum }, column) => {
         const domain = [Math.min(0, ...values), Math.max(0, ...values)];
         const strip = (label, all) => {
@@ -288,16 +320,22 @@ function columnMeans(fill) {
             strip(`Column ${column + 1}, zeros counted`, [...values, ...new Array(padding).fill(0)]),
         );
     };
-    const draw = (model) => body.replaceChildren(...columnSums(model, fill()).map(row));
+    const draw = (model) => {
+        how.textContent = paddingRows(model.lengths, fill()) === 0
+            ? "No padding yet, so both means are the same. Move the slider."
+            : "Zeros add nothing to the sum of a column. But they are counted when it is divided:";
+        body.replaceChildren(...columnSums(model, fill()).map(row));
+    };
     return { element, draw };
 }
 
 const CARD_WORDS = {
     counted: {
         heading: "4. So the mean shrinks, and every word moves",
-        how: "Each number less the mean of its column, divided by the deviation of its column. Both are of all rows: "
-            + "they describe zeros as much as words.",
-        still: "No padding: here it is where it belongs.",
+        unpadded: "4. Without padding, nothing moves",
+        how: "Each number less the mean of its column, divided by the deviation of its column. Both are of all rows, "
+            + "padding included.",
+        still: "No padding yet: move the slider.",
     },
     layer: {
         heading: "5. Layer norm goes along the row",
@@ -306,7 +344,7 @@ const CARD_WORDS = {
         still: "It holds still: no other row comes in.",
     },
     valid: {
-        heading: "6. The third answer: count only real rows",
+        heading: "6. Or count only the real rows",
         how: "Mean and deviation of each column, but over words alone. All it takes is to say how long each sentence "
             + "is.",
         still: "It holds still: zeros are not counted.",
@@ -316,25 +354,27 @@ const CARD_WORDS = {
 /** One method: its statistics, the watched row without and with padding, and how far it moved. */
 function methodCard(name, read, fill) {
     const method = METHODS[name];
-    const { heading, how, still } = CARD_WORDS[name];
+    const { heading, unpadded = heading, how, still } = CARD_WORDS[name];
     const body = html("tbody");
     const moved = html("p", { class: "moved" });
     const id = uniqueId();
     const table = html("table", { class: "numbers" }, html("caption", { class: "unseen" }, method.title), body);
+    const title = html("h3", { id });
     const element = html(
         "section", { class: "card", "data-method": name, "aria-labelledby": id },
-        html("p", { class: "note" }, method.title), html("h3", { id }, heading), html("p", {}, how), moved,
+        html("p", { class: "note" }, method.title), title, html("p", {}, how), moved,
         scrollBox(heading, table),
         copyButtons(codesFor(() => ({ ...stackRows(read(), method, fill()), norm: method.norm }))),
     );
     const draw = (model) => {
         const { word } = model.words[model.watched];
         const watched = normalizeWatched(model, method, fill());
+        title.textContent = paddingRows(model.lengths, fill()) === 0 ? unpadded : heading;
         const perRow = method.norm.name === "layer";
         const cells = (values, show = formatNumber) =>
-            values.map((value, j) => html("td", {}, watched.valid[j] ? show(value, 3) : "–"));
+            values.map((value, j) => html("td", {}, watched.valid[j] ? show(value) : "–"));
         const statistics = (values) =>
-            (perRow ? html("td", { colspan: 3 }, formatNumber(values[0], 3)) : cells(values));
+            (perRow ? html("td", { colspan: 3 }, formatNumber(values[0])) : cells(values));
         const line = (label, content, kind = false) =>
             html("tr", { class: kind }, html("th", { scope: "row" }, label), content);
         body.replaceChildren(
@@ -344,11 +384,12 @@ function methodCard(name, read, fill) {
             line("now", cells(watched.y), "watched"),
             line("moved", cells(watched.difference, signedNumber)),
         );
-        const shown = Number.isNaN(watched.moved) ? "–" : formatNumber(watched.moved, 3);
+        const shown = movedInWords(watched);
         moved.replaceChildren(
             html("b", { class: "number" }, shown),
             html("span", {}, shown === "–" ? `The row of ${quoted(word)} ${whyUnknown(watched)}.`
-                : watched.moved === 0 ? still : `is how far ${quoted(word)} moved, though nothing real changed.`),
+                : watched.moved === 0 ? still
+                    : `is how far ${quoted(word)} moved: the largest change of its three numbers.`),
         );
         element.classList.toggle("drifts", watched.moved > 0);
         Object.assign(element.dataset, { // in full, for whoever wants to compare
@@ -359,8 +400,8 @@ function methodCard(name, read, fill) {
     return { element, draw };
 }
 
-function signedNumber(value, digits) {
-    return value > 0 ? `+${formatNumber(value, digits)}` : formatNumber(value, digits);
+function signedNumber(value) {
+    return value > 0 ? `+${formatNumber(value)}` : formatNumber(value);
 }
 
 /** How far the watched word moves, against the padding. */

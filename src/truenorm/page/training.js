@@ -13,7 +13,7 @@ import { copyButtons, formatNumber, html, scrollBox } from "./drawing.js";
 import { insideView } from "./inside.js";
 import { lossChart, runSwitches } from "./losses.js";
 import {
-    NORM_WORDS, bestRun, commandFor, compareLosses, meanInWords, momentCodec, pairAt, rangeInWords,
+    NORM_WORDS, bestRun, commandFor, compareLosses, meanInWords, momentCodec, pairAt, percentOf, rangeInWords,
     readRuns, someOf, tellingRate,
 } from "./runs.js";
 import { choice } from "./state.js";
@@ -25,11 +25,13 @@ export function mountTraining(root, state) {
     root.append(
         html("h2", {}, "Training, seen"),
         html(
-            "p", {}, "A small network learns which letter comes next in a first name. It is trained twice, from the ",
-            "same start and on the same examples: once without batch norm, and once with it, right before tanh. The ",
-            html("em", {}, "learning rate"), " says how far each step moves the weights. The ", html("em", {}, "loss"),
-            " says how surprised the network is by the right letter: blind guessing costs ",
-            `${formatNumber(recorded.guessing, 3)}, and lower is better.`,
+            "p", {}, "A small network learns which letter comes next in a first name. Between the letters and the ",
+            "answer stands a ", html("em", {}, "hidden layer"), `: ${recorded.hidden} units, each of which adds up `,
+            "what it gets and bends the sum by ", html("em", {}, "tanh"), ", a curve from −1 to 1. For each learning ",
+            "rate the network is trained twice, from the same start and on the same examples: without batch norm, and ",
+            "with it, right before tanh. The ", html("em", {}, "learning rate"), " says how far each step moves the ",
+            "weights. The ", html("em", {}, "loss"), " says how surprised the network is by the right letter: blind ",
+            `guessing costs ${formatNumber(recorded.guessing, 3)}, and lower is better.`,
         ),
         trainingChoices(state, recorded),
         // On a phone the histograms follow the slider that moves them; where there is room, the switches stand beside.
@@ -37,29 +39,28 @@ export function mountTraining(root, state) {
             "div", { class: "overview" },
             lossChart(state, recorded), insideView(state, recorded), runSwitches(state, recorded),
         ),
-        whatToLookAt(),
+        whatToLookAt(state, recorded),
         endView(state, recorded),
         whatNotToConclude(recorded),
     );
 }
 
-/** At first: the rate at which the two differ most; beside it the best one, at which they hardly do; and the end. */
+/** At first: the rate at which the two differ most, and the end. */
 function defineTraining(state, recorded) {
     const { rates, moments, runs } = recorded;
-    const telling = tellingRate(recorded);
-    const first = [...runs].filter(([, { rate }]) => rate === telling || rate === bestRun(recorded).rate);
-    state.field("training.rate", choice(...rates.map(String)), String(telling));
+    state.field("training.rate", choice(...rates.map(String)), String(tellingRate(recorded)));
     state.field("training.step", momentCodec(moments), moments.at(-1));
     state.field("training.scale", choice("log", "linear"), "log");
     state.field("training.steps", choice("early", "even"), "early");
-    state.field("training.runs", someOf([...runs.keys()]), first.map(([key]) => key));
+    state.field("training.runs", someOf([...runs.keys()]), null);
 }
 
 function trainingChoices(state, { rates, runs }) {
     const rate = chooser(state, "training.rate", "Learning rate", rates.map((one) => [String(one), String(one)]));
-    // Who chooses a rate wants to see its runs.
+    // Who chooses a rate wants to see its runs; those that were ticked by hand stay.
     rate.addEventListener("change", () => {
         const shown = state.get("training.runs");
+        if (shown === null) return;
         const wanted = ([key, run]) => shown.includes(key) || String(run.rate) === state.get("training.rate");
         state.set({ "training.runs": [...runs].filter(wanted).map(([key]) => key) });
     });
@@ -68,7 +69,14 @@ function trainingChoices(state, { rates, runs }) {
     return html("div", { class: "controls" }, rate, scale, steps);
 }
 
-function whatToLookAt() {
+function whatToLookAt(state, recorded) {
+    const silent = html("span");
+    state.watch(["training.rate"], () => {
+        const rate = state.get("training.rate");
+        const [without, withNorm] = pairAt(recorded, rate).map((run) => percentOf(run.silent.at(-1)));
+        silent.textContent = `At the end, at learning rate ${rate}, ${without} of the outputs are silent without batch `
+            + `norm, and ${withNorm} with it.`;
+    });
     return html(
         "section", {}, html("h3", {}, "What to look at"),
         html(
@@ -76,10 +84,10 @@ function whatToLookAt() {
             html("li", {}, "Tanh is steep around 0 and flat far from it. A unit whose input is far out says 1 or −1 ",
                 "whatever it sees, and hardly any gradient gets back through it: it is ",
                 html("em", {}, "saturated"), ", and hardly learns."),
-            html("li", {}, "With batch norm, what goes in begins with mean 0 and spread 1. Its weight and bias are ",
-                "learned, so it does not have to stay there."),
-            html("li", {}, "A unit that stays near 0 says nothing either. At high rates there are many of them, with ",
-                "and without batch norm."),
+            html("li", {}, "With batch norm, what goes in begins with mean 0 and standard deviation 1 (the usual ",
+                "distance from the mean). Its weight and bias are learned, so it does not have to stay there."),
+            html("li", {}, "A unit that stays near 0 says nothing either: it is ", html("em", {}, "silent"), ". ",
+                silent),
             html("li", {}, "Go through the first steps with the arrow keys: what goes wrong goes wrong early."),
         ),
     );
@@ -103,13 +111,15 @@ function endView(state, recorded) {
     const commands = () => pairAt(recorded, state.get("training.rate")).map((run) => commandFor(run, steps)).join("\n");
     const heads = ["rate", "without", "with batch norm"].map((name) => html("th", { scope: "col" }, name));
     return html(
-        "section", {}, html("h3", {}, "Where it ends"), verdict,
+        "section", {}, html("h3", {}, "Where it ends"),
+        html("p", {}, `The loss after ${formatNumber(steps)} steps on names that were `, html("em", {}, "held out"),
+            `: kept out of training. ${seeds} runs each, from ${seeds} random starts (“seeds”); curves and bars show `,
+            "the first."),
+        verdict,
         scrollBox("Held-out loss", html(
             "table", { class: "numbers ends" }, html("caption", {}, "Held-out loss: mean (lowest to highest)"),
             html("thead", {}, html("tr", {}, heads)), html("tbody", {}, [...rows.values()]),
         )),
-        html("p", { class: "note" }, `The loss after ${formatNumber(steps)} steps, on names that were kept out of `,
-            `training. ${seeds} runs each, from ${seeds} random starts (“seeds”); curves and bars show the first.`),
         copyButtons({ "two commands": commands }),
         html("p", { class: "note" }, "They train the chosen pair on your machine; each prints the held-out loss of ",
             "the first seed."),
