@@ -17,6 +17,7 @@ import { PROBLEM, readNumber, readProblem } from "./problem.js";
 import { backwardsConventions, chosenInWords, chosenStatistic, reasonInWords, verdictInWords } from "./reasons.js";
 import { choice, textTable } from "./state.js";
 import { STEP_KEYS, inNumbers, numbersInGraph, stepsBack } from "./steps.js";
+import { bracketedNumber } from "./tableformulas.js";
 import { choiceTable, entryTable, valueTable } from "./valuetable.js";
 
 const EXAMPLE_DY = [["1", "0", "0.5"], ["0", "-1", "0"], ["-1", "0", "1"], ["0", "0.5", "0"], ["1", "2", "-1"]];
@@ -365,7 +366,7 @@ function backwardsCheck() {
         result.replaceChildren(
             formulaPieces([
                 '("loss at x + h" - "loss at x − h") / (2 · h)',
-                `"" = (${formatNumber(chosen.up, digits)} - ${bracketedLoss(chosen.down, digits)}) `
+                `"" = (${formatNumber(chosen.up, digits)} - ${bracketedNumber(chosen.down, digits)}) `
                 + `/ (2 · ${formatNumber(chosen.h, 3)})`,
                 `"" ≈ ${formatNumber(chosen.slope)}`,
             ]),
@@ -380,10 +381,6 @@ function backwardsCheck() {
         );
     }
     return { element, update };
-}
-
-function bracketedLoss(value, digits) {
-    return value < 0 ? `(${formatNumber(value, digits)})` : formatNumber(value, digits);
 }
 
 /** Why gradients of the chosen cell are 0, at the steps where that would puzzle. */

@@ -3,7 +3,6 @@ Controls that are bound to the state: what a person changes is set at once, and 
 
     chooser(state, "norm", "Norm", { batch: "Batch", layer: "Layer" })          // radio buttons
     slider(state, "sentences.padding", "Padding", { least: 0, most: 100 })       // a range with its number
-    checkbox(state, "backwards.check", "Compare with finite differences")
 
 Each returns an element with a label; give the element to html(...). Values are those of the field: words or numbers.
 */
@@ -61,11 +60,4 @@ export function slider(state, name, label, { least, most, stops = null, show = f
 export function setInactive(button, inactive) {
     if (inactive) button.setAttribute("aria-disabled", "true");
     else button.removeAttribute("aria-disabled");
-}
-
-/** Yes or no. */
-export function checkbox(state, name, label) {
-    const box = html("input", { type: "checkbox", onchange: () => state.set({ [name]: box.checked }) });
-    state.watch([name], () => (box.checked = state.get(name)));
-    return html("label", { class: "checkbox" }, box, html("span", {}, label));
 }

@@ -20,7 +20,8 @@ part's name and a dot, as in "sentences.padding".
 Codecs turn a value into text that may stand in an address and back; `decode` throws where the text makes no sense.
 */
 
-const MOST_CELLS = 10_000;
+/** More cells than this do not fit into an address. */
+export const MOST_CELLS = 10_000;
 const AT_ONCE = 12; // with one in 350 ms, fewer than the 100 in 30 s that the strictest browser allows
 
 /**
@@ -163,8 +164,8 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
 /** One of these words. */
 export function choice(...words) {
     return {
-        encode: escapeText,
-        decode: (text) => sensible(words.includes(unescapeText(text)), unescapeText(text)),
+        encode: encodeURIComponent,
+        decode: (text) => sensible(words.includes(decodeURIComponent(text)), decodeURIComponent(text)),
     };
 }
 
@@ -173,8 +174,8 @@ export function numberBetween(least, most) {
     return {
         encode: String,
         decode: (text) => {
-            const value = Number(unescapeText(text));
-            return sensible(/^[\d.e+-]+$/i.test(unescapeText(text)) && value >= least && value <= most, value);
+            const value = Number(decodeURIComponent(text));
+            return sensible(/^[\d.e+-]+$/i.test(decodeURIComponent(text)) && value >= least && value <= most, value);
         },
     };
 }
@@ -185,19 +186,10 @@ export function wholeBetween(least, most) {
     return { encode, decode: (text) => sensible(Number.isInteger(decode(text)), decode(text)) };
 }
 
-/** true or false. */
-export const flag = {
-    encode: (value) => (value ? "yes" : "no"),
-    decode: (text) => sensible(["yes", "no"].includes(text), text === "yes"),
-};
-
-/** Any text. */
-export const anyText = { encode: escapeText, decode: unescapeText };
-
 /** A row of texts, `a,b,c`: whatever was typed into cells, number or not. An empty text is written `_`. */
 export const textRow = {
-    encode: (row) => row.map((text) => (text === "" ? "_" : text === "_" ? "%5F" : escapeText(text))).join(","),
-    decode: (text) => (text === "" ? [] : text.split(",").map((one) => (one === "_" ? "" : unescapeText(one)))),
+    encode: (row) => row.map((text) => (text === "" ? "_" : text === "_" ? "%5F" : encodeURIComponent(text))).join(","),
+    decode: (text) => (text === "" ? [] : text.split(",").map((one) => (one === "_" ? "" : decodeURIComponent(one)))),
 };
 
 /** Rows of texts, all equally long: `a,b;c,d`. */
@@ -213,15 +205,6 @@ export const textTable = {
 function sensible(holds, value) {
     if (!holds) throw new RangeError("state: text that makes sense.");
     return value;
-}
-
-/** Text that separates nothing in an address: , ; & = # % and spaces are escaped. */
-function escapeText(text) {
-    return encodeURIComponent(text);
-}
-
-function unescapeText(text) {
-    return decodeURIComponent(text);
 }
 
 function parseFragment(hash) {

@@ -6,8 +6,9 @@ chooses another; `complain(text)` says why something was not done.
 */
 import { announce } from "./drawing.js";
 import { EXAMPLE } from "./problem.js";
+import { MOST_CELLS } from "./state.js";
 import {
-    MOST_CELLS_PASTED, createHistory, parseBlock, withBlock, withCell, withColumn, withRow, withoutColumn, withoutRow,
+    createHistory, parseBlock, withBlock, withCell, withColumn, withRow, withoutColumn, withoutRow,
 } from "./tableedits.js";
 import { countOf } from "./tableformulas.js";
 
@@ -42,8 +43,8 @@ export function createActions(state, { see, select, complain }) {
     /** A whole table, unless it is too large to be kept. */
     function setTable(table, words) {
         const cells = table.length * (table[0]?.length ?? 0);
-        if (cells > MOST_CELLS_PASTED) {
-            complain(`A table holds ${MOST_CELLS_PASTED} cells at most, this would be ${cells}. It was left as it is.`);
+        if (cells > MOST_CELLS) {
+            complain(`A table holds ${MOST_CELLS} cells at most, this would be ${cells}. It was left as it is.`);
             return false;
         }
         change({ x: table });

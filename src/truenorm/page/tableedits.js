@@ -5,9 +5,6 @@ Nothing here knows the page. A table is never changed: each function returns a n
 alone, so that a history of a hundred tables costs little more than one.
 */
 
-/** More cells than this do not fit into an address. */
-export const MOST_CELLS_PASTED = 10_000;
-
 export function withCell(table, row, column, text) {
     return table.with(row, table[row].with(column, text));
 }

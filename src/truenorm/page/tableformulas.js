@@ -129,7 +129,7 @@ function describeStatistic(out, sheet, row, column) {
         return { title, lines: [`"mean of x²" = ${squares} / ${n} ${shownResult(out.var[s])}`] };
     }
     if (sheet === "mean") {
-        return { title, lines: [`mean = ${termsOf(values, bracketedNumber)} / ${n} ${shownResult(mean)}`] };
+        return { title, lines: [`mean = ${termsOf(values, (x) => bracketedNumber(x))} / ${n} ${shownResult(mean)}`] };
     }
     if (n <= norm.ddof) return { title: `${title}: n − 1 is 0, so there is no variance, and 0 is taken`, lines: [] };
     const squares = termsOf(values, (x) => `(${formatNumber(x)} - ${bracketedNumber(mean)})²`);
@@ -149,7 +149,8 @@ function normalisedLine(out, row, column) {
 }
 
 function outputLine(out, row, column) {
-    const [xhat, weight, bias] = [out.xhat[row][column], out.weight[column], out.bias[column]].map(bracketedNumber);
+    const factors = [out.xhat[row][column], out.weight[column], out.bias[column]];
+    const [xhat, weight, bias] = factors.map((one) => bracketedNumber(one));
     return `y = xhat · weight + bias = ${xhat} · ${weight} + ${bias} ${shownResult(out.y[row][column])}`;
 }
 
@@ -161,8 +162,8 @@ function termsOf(values, show) {
 }
 
 /** In brackets where a minus would follow another sign. */
-function bracketedNumber(value) {
-    return value < 0 ? `(${formatNumber(value)})` : formatNumber(value);
+export function bracketedNumber(value, digits) {
+    return value < 0 ? `(${formatNumber(value, digits)})` : formatNumber(value, digits);
 }
 
 function shownResult(value) {

@@ -53,7 +53,7 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         const kind = onedit ? { role: "textbox", contenteditable: "plaintext-only", spellcheck: "false" }
             : { role: "gridcell" };
         const cell = html("div", { class: "cell", tabindex: -1, ...kind }, document.createTextNode(""));
-        return { element: cell, shown: null, state: "", length: 0 };
+        return { element: cell, shown: undefined, state: "", length: 0 };
     }
 
     /** As many rows and cells as wanted, and their places; what is there stays. */

@@ -9,6 +9,7 @@ Tables of numbers that are updated in place: a new number changes one text, not 
 `onentry` is given rows of texts: one text where somebody types, more where a block from a spreadsheet is pasted.
 */
 import { html, putText, scrollBox } from "./drawing.js";
+import { parseBlock } from "./tableedits.js";
 
 const CELL_ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [1, 0] };
 
@@ -45,7 +46,7 @@ export function entryTable({ label, onchoose, onentry }) {
             oninput: ({ target }) => onentry(i, j, [[target.value]]),
             onfocus: () => onchoose(i, j),
             onpaste: (event) => {
-                const block = readPasted(event.clipboardData.getData("text/plain"));
+                const block = parseBlock(event.clipboardData.getData("text/plain"));
                 if (event.target.readOnly || block.flat().length < 2) return;
                 event.preventDefault();
                 onentry(i, j, block);
@@ -72,12 +73,6 @@ export function entryTable({ label, onchoose, onentry }) {
         goal.cell.firstChild.select();
     });
     return { element, update };
-}
-
-/** A block that was copied from a spreadsheet: lines of cells, with tabs, or else semicolons or spaces between. */
-function readPasted(text) {
-    const lines = text.replaceAll("\r", "").split("\n").filter((line) => line.trim() !== "");
-    return lines.map((line) => line.split(line.includes("\t") ? "\t" : /\s*;\s*|\s+/).map((one) => one.trim()));
 }
 
 function updatedTable({ role = null, makeCell, show, onchoose }) {
