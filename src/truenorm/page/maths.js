@@ -60,9 +60,12 @@ export function partition(norm, rows, columns, offsets = [0, rows]) {
     return { size, index };
 }
 
-/** Moments { count, mean, m2 } of the real cells, for each statistic. Nothing valid: 0, 0 and 0. */
-export function measure(x, norm, { valid, offsets } = {}) {
-    const { size, index } = partition(norm, x.length, columnsOf(x), offsets);
+/**
+ * Moments { count, mean, m2 } of the real cells, for each statistic. Nothing valid: 0, 0 and 0.
+ * `part` is what `partition` returns, for those who have it.
+ */
+export function measure(x, norm, { valid, offsets, part = partition(norm, x.length, columnsOf(x), offsets) } = {}) {
+    const { size, index } = part;
     const real = validCells(x, valid);
     const cells = [];
     x.forEach((row, i) => row.forEach((value, j) => real[i][j] && cells.push([value, 1, index[i][j]])));
@@ -97,8 +100,8 @@ export function inverseDeviation(moments, norm) {
  */
 export function forward(x, norm, { weight = null, bias = null, valid, offsets, moments } = {}) {
     const given = moments ?? null;
-    const used = given ?? measure(x, norm, { valid, offsets });
     const part = partition(norm, x.length, columnsOf(x), offsets);
+    const used = given ?? measure(x, norm, { valid, part });
     const out = {
         x, norm, weight, bias, offsets, given,
         moments: used,

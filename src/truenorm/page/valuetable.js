@@ -79,6 +79,7 @@ function updatedTable({ role = null, makeCell, show, onchoose }) {
     const [caption, head, body] = [html("caption"), html("thead"), html("tbody")];
     const table = html("table", { class: "numbers", role }, caption, head, body);
     const element = scrollBox("", table);
+    const drawn = new WeakMap();
     let cells = [];
     let built = null;
     let revealed = null;
@@ -106,10 +107,14 @@ function updatedTable({ role = null, makeCell, show, onchoose }) {
         element.setAttribute("aria-label", words);
         cells.forEach((row, i) => row.forEach((cell, j) => {
             const isChosen = chosen(i, j);
-            const name = [classes(i, j), isChosen ? "chosen" : ""].join(" ").trim();
-            if (cell.className !== name) cell.className = name;
-            show(cell, texts[i][j], { chosen: isChosen, bad: bad(i, j), editable });
+            const isBad = bad(i, j);
+            const name = `${classes(i, j)}${isChosen ? " chosen" : ""}`.trim();
             if (isChosen) goal = cell;
+            const news = `${name} ${isBad} ${editable} ${texts[i][j]}`;
+            if (drawn.get(cell) === news) return; // an attribute that is set costs, even if it is the same
+            drawn.set(cell, news);
+            if (cell.className !== name) cell.className = name;
+            show(cell, texts[i][j], { chosen: isChosen, bad: isBad, editable });
         }));
         if (goal && goal !== revealed) reveal(element, goal);
         revealed = goal;
