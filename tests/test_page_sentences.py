@@ -394,7 +394,10 @@ def test_a_copy_is_seen_and_its_code_can_be_shown(open_page: Open) -> None:
     assert code.inner_text().startswith("import numpy")
     for rows in (10, 4):  # it follows what it shows
         set_padding(page, rows)
-        assert code.inner_text().count("    [0, 0, 0],\n") == rows
+        page.wait_for_function(
+            "(parts) => document.querySelector('[open] pre').textContent.split('    [0, 0, 0],').length === parts",
+            arg=rows + 1,
+        )
     assert violations(page) == ""
 
 

@@ -138,7 +138,11 @@ function codeView(codes, names) {
     const element = html("details", { ontoggle: follow },
         html("summary", {}, names.length === 1 ? `Show the ${names[0]}` : "Show the code"),
         choice, scrollBox("Code", code));
-    const changes = new MutationObserver(write);
+    const changes = new MutationObserver(() => { // once they rest: a large table has long code
+        clearTimeout(timer);
+        timer = setTimeout(write, 150);
+    });
+    let timer = 0;
 
     function write() {
         const text = codes[choice.value]();
