@@ -86,6 +86,7 @@ def test_long_words_and_numbers_do_not_widen_the_page(open_page: Open) -> None:
     for fragment in ("z" * 62, f"part=backwards&backwards.step=all&{wide}", "x=1.7e308,-1.7e308;-1.7e308,1.7e308"):
         page = open_page(f"#{fragment}", viewport={"width": 320, "height": 640})
         assert page.evaluate("document.documentElement.scrollWidth") == 320, fragment
+        assert "NaN to" not in page.locator("main").inner_text()
 
 
 def test_golden_vectors_agree_in_the_browser(open_page: Open) -> None:

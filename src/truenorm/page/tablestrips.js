@@ -48,6 +48,7 @@ export function createStrips({ onparameter }) {
             if (line.inSight) line.draw();
         });
         const [xs, ys] = [now.xs.map((end) => formatNumber(end)), now.ys.map((end) => formatNumber(end))];
+        ends.hidden = ![...now.xs, ...now.ys].every(Number.isFinite); // then there are no dots
         ends.textContent = "A dot is a cell, the tick the column's mean, the bar one standard deviation to each side. "
             + `x is drawn from ${xs[0]} to ${xs[1]}, y from ${ys[0]} to ${ys[1]}.`;
     }
