@@ -484,4 +484,4 @@ def test_editing_is_instant(open_page: Open) -> None:
             return Math.min(...times);
         }"""
     )
-    assert took < 60  # the best of nine, as other work on the machine is not the page's
+    assert took < 200  # about 30 on a quiet machine; the best of nine, as other work is not the page's
