@@ -157,8 +157,11 @@ def test_a_part_is_exactly_itself_at_the_end_of_the_range() -> None:
 
 
 def test_overflow_of_the_squares_is_visible() -> None:
-    out = tn.forward(np.array([[1e200], [-1e200]]), tn.batch())
-    assert out.moments.m2 == np.inf
+    for values in ([1e200, -1e200], [1e287, 2e287, -5e287], [3e160] * 70 + [-1e170]):
+        for norm, x in ((tn.batch(), np.array(values)[:, None]), (tn.layer(), np.array([values]))):
+            out = tn.forward(x, norm)
+            assert (out.moments.m2 == np.inf).all()
+            assert (out.y == 0).all()
 
 
 OFFSETS = {
