@@ -219,7 +219,10 @@ def test_losses_and_measured_slopes(open_page: Open, loss: str, norm: str) -> No
     assert_allclose(shown["measured"], dx[2, 1], rtol=1e-6, atol=1e-9)
     assert shown["difference"] < 1e-8
     verdict = page.locator(".backwards-verdict").inner_text()
-    assert re.fullmatch(r"In all 15 cells, the largest difference is \S+: (8|9|1\d) digits agree\.", verdict)
+    assert re.fullmatch(
+        r"In all 15 cells, the largest difference is \S+ of the largest path of dx: (8|9|1\d) digits of it agree\.",
+        verdict,
+    )
 
 
 def test_dy_is_edited_and_bad_input_is_shown_where_it_is(open_page: Open) -> None:

@@ -653,3 +653,20 @@ def test_a_strange_address_is_no_failure(open_page: Open) -> None:
     page = open_page("#table.cell=z,1,1&x=%3Cscript%3E,1")
     assert texts(page, "x") == [["<script>", "1"]]
     assert "table.cell=z,1,1" in page.locator("#notice").inner_text()
+
+
+def test_a_click_and_typing_replaces_a_cell_and_a_second_click_does_not(open_page: Open) -> None:
+    page = open_page()
+    cell = part(page).locator("[data-row='0'][data-column='0'][contenteditable]").first
+    cell.click()
+    page.keyboard.type("10")
+    assert texts(page, "x")[0][0] == "10"
+    cell.click()
+    page.keyboard.press("End")
+    page.keyboard.type("5")
+    assert texts(page, "x")[0][0] == "105"
+
+
+def test_a_number_that_could_mean_two_is_said_and_left_out(open_page: Open) -> None:
+    page = open_page("#x=1%2C234;0%2C125;3")
+    assert "could mean two numbers, so it is left out" in part(page).inner_text()

@@ -55,10 +55,16 @@ export function readProblem(state) {
 
 /** The number that a text says, or NaN. A comma may stand for the point, and − for the minus. */
 export function readNumber(text) {
+    if (couldBeThousands(text)) return NaN;
     const plain = text.trim().replace(",", ".").replace("−", "-");
     const looksRight = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain);
     const value = looksRight ? Number(plain) : NaN;
     return Number.isFinite(value) ? value : NaN;
+}
+
+/** Whether a text such as 1,234 means one thing to some readers and another to others. */
+export function couldBeThousands(text) {
+    return /^[+-]?[1-9]\d{0,2}(,\d{3})+$/.test(text.trim());
 }
 
 /** The most groups, up to those wanted, that share the columns equally. */

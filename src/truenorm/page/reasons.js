@@ -89,8 +89,9 @@ export function verdictInWords({ out, row, column }, { worst, cells, jumps, reac
         table: `In all ${cells} cells`,
     }[reach];
     const digits = Math.floor(-Math.log10(worst));
-    const largest = worst === 0 ? "both are the same" : `the largest difference is ${formatNumber(worst, 2)}`;
-    const quality = worst === 0 ? "." : digits >= 3 ? `: ${Math.min(digits, 15)} digits agree.`
+    const largest = worst === 0 ? "both are the same"
+        : `the largest difference is ${formatNumber(worst, 2)} of the largest path of dx`;
+    const quality = worst === 0 ? "." : digits >= 3 ? `: ${Math.min(digits, 15)} digits of it agree.`
         : ". Losses this close to each other lose their digits when they are subtracted: the measurement is at fault.";
     return `${over}, ${largest}${quality}${jumps ? ` ${jump}, which leaves out ${jumps} cells.` : ""}`;
 }

@@ -295,7 +295,8 @@ export function mountTable(root, state) {
         setInactive(identity, !perColumn);
         setInactive(plain, isPlain);
         const words = !perColumn
-            ? `Here each ${NORMS[problem.norm.name].each} has its own mean and deviation, but weight and bias belong `
+            ? `Here each ${NORMS[problem.norm.name].each} has its own `
+                + `${problem.norm.center ? "mean and deviation" : "mean of squares"}, but weight and bias belong `
                 + "to a column: no choice of them brings the data back."
             : !isPlain && comesBack(problem, out)
                 ? "✓ y is x again: the data came back. A network can learn to want exactly that." : "";
@@ -345,7 +346,7 @@ function groupNames({ columnStarts }, columns) {
 function comesBack({ x, valid }, { y }) {
     const cells = x.flatMap((row, i) => row.map((value, j) => [value, y[i][j]]).filter((_, j) => valid[i][j]));
     const size = cells.reduce((most, [value]) => Math.max(most, Math.abs(value)), 0);
-    return cells.every(([value, back]) => Math.abs(back - value) <= 1e-9 * size);
+    return cells.every(([value, back]) => Math.abs(back - value) <= 1e-6 * size);
 }
 
 function emptyTable(before, { showExample, change }) {

@@ -96,7 +96,8 @@ export function createActions(state, { see, select, complain }) {
     /** Where each column has its own statistics: the weight and bias that give x back. */
     function undoNormalization() {
         const { rstd, moments } = see().out;
-        change({ weight: rstd.map((one) => String(one > 0 ? 1 / one : 0)), bias: moments.mean.map(String) });
+        const short = (value) => String(Number(value.toPrecision(8))); // enough for the eye, and it fits its cell
+        change({ weight: rstd.map((one) => short(one > 0 ? 1 / one : 0)), bias: moments.mean.map(short) });
     }
 
     /** A block goes where the chosen cell is. One number goes where the caret is, as everywhere. */

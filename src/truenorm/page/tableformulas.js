@@ -6,7 +6,7 @@ aloud and tested as they are. = stands before a number that is shown whole, ≈ 
 */
 import { formatNumber } from "./drawing.js";
 import { NORMS } from "./maths.js";
-import { readNumber } from "./problem.js";
+import { couldBeThousands, readNumber } from "./problem.js";
 
 const MOST_TERMS = 5;
 
@@ -35,6 +35,7 @@ export function describeCell(out, cells, { sheet, row, column }) {
 
 /** Why a cell takes no part. */
 export function whyLeftOut(text) {
+    if (couldBeThousands(text)) return `“${shortenedText(text)}” could mean two numbers, so it is left out`;
     return text.trim() === "" ? "empty, so it is left out" : `“${shortenedText(text)}” is no number, so it is left out`;
 }
 

@@ -231,13 +231,18 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
 
     grid.addEventListener("pointerover", (event) => onpoint(placeOf(event.target)));
     grid.addEventListener("pointerleave", () => onpoint(null));
-    let pressed = false; // by the mouse, which puts the caret where it is; keys select all, so that typing replaces
+    let pressed = false, fresh = null; // who comes to a cell replaces it by typing; a second click puts the caret
     grid.addEventListener("pointerdown", () => (pressed = true));
+    grid.addEventListener("click", () => {
+        if (fresh && getSelection().isCollapsed) getSelection().selectAllChildren(fresh);
+        fresh = null;
+    });
     grid.addEventListener("focusin", (event) => {
         const at = placeOf(event.target);
         if (!at) return;
         choose(at.row, at.column);
         if (onedit && !pressed) getSelection().selectAllChildren(event.target);
+        fresh = onedit && pressed ? event.target : null;
         pressed = false;
         onfocus(at);
     });
