@@ -9,6 +9,7 @@ arguments that the kernels do not take.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -65,25 +66,32 @@ def usual_call(x: Tensor, norm: str, weight: Tensor | None, bias: Tensor | None)
     None wherever something is not, or is wrong: `normalize` knows what to do. What a small layer spends its time on is
     Python, not arithmetic: each line here is a hundredth of a step on 32 x 100 values.
     """
-    if type(x) is not Tensor or torch.compiler.is_compiling() or not norm:
+    if type(x) is not Tensor or torch.compiler.is_compiling() or not _plain(x) or not x.is_contiguous():
         return None
-    char = FORMATS.get(x.dtype)
-    if char is None or not _plain(x) or not x.is_contiguous() or engine.compiled() is None:
+    found = _usual_kernel(norm, x.shape, x.dtype) if engine.compiled() is not None else None
+    if found is None:
         return None
-    spec, kernels = norm_from_text(norm), engine.kernels
-    assert kernels is not None
-    try:
-        kernel = kernels.whole_kernel(spec, x.shape, char)
-    except ValueError:
-        return None
-    if kernel is None or kernel.view.transposed:
-        return None
+    kernel, spec = found
     covered = kernel.view.weight_shape
     if (weight is not None and not _covers(weight, covered)) or (bias is not None and not _covers(bias, covered)):
         return None
+    kernels: Any = engine.kernels
     kernels.set_threads(engine.threads())
     native = kernels.Call(kernel.plan, x.numel(), None, None, None, None, False)
     return _Call(kernel, spec, _NOTHING, native, None, False, False)
+
+
+@lru_cache(maxsize=512)
+def _usual_kernel(norm: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Any, Norm] | None:
+    """The kernel for all of an x, and the norm; None where there is none, or the arguments do not fit each other."""
+    if not norm or dtype not in FORMATS or engine.kernels is None:
+        return None
+    spec = norm_from_text(norm)
+    try:
+        kernel = engine.kernels.whole_kernel(spec, shape, FORMATS[dtype])
+    except ValueError:
+        return None
+    return None if kernel is None or kernel.view.transposed else (kernel, spec)
 
 
 def compute(
