@@ -64,6 +64,12 @@ def outcome(call: Callable[[], Any], inputs: list[Any]) -> tuple[Any, list[Any]]
         return error
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """torch draws the inputs of its databases anew each time, and four rows that are nearly alike are ill-posed."""
+    torch.manual_seed(0)
+
+
 def compare(ours: Any, theirs: Any, what: str) -> None:
     if isinstance(theirs, BaseException):
         assert isinstance(ours, type(theirs)), f"{what}: {ours!r} instead of {theirs!r}"
