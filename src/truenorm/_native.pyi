@@ -118,9 +118,6 @@ class Call:
     def update_running(self, mean: int, var: int, format: str, momentum: float, ddof: int, counter: int, /) -> int:
         """Move a running mean and variance in place, and count it; 1: moved, 0: nothing to move by, -1: not finite."""
 
-    def single(self) -> bool:
-        """Whether some statistic has an element, and none has more than one."""
-
     def get_moments(self) -> bytes:
         """count, mean and m2 of each statistic."""
 

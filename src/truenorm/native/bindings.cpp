@@ -168,7 +168,6 @@ NB_MODULE(_native, m) {
         .def("forward", &Call::forward)
         .def("backward", &Call::backward)
         .def("update_running", &Call::update_running)
-        .def("single", &Call::single)
         .def("get_moments", &Call::get_moments)
         .def("set_moments", &Call::set_moments);
 }

@@ -78,13 +78,6 @@ public:
         return done;
     }
 
-    // Whether some statistic has elements, and none has more than one.
-    bool single() const {
-        double most = 0;
-        for (const Moments& one : moments) most = one.count > most ? one.count : most;
-        return most == 1;
-    }
-
     // count, mean and m2 of each statistic, as bytes of doubles.
     nb::bytes get_moments() const { return nb::bytes(moments.data(), moments.size() * sizeof(Moments)); }
 
