@@ -31,6 +31,9 @@ def cross_entropy(logits: Flat, targets: Flat, dlogits: Flat, /) -> float:
 def add_rows(numbers: Flat, rows: Flat, table: Flat, /) -> None:
     """table = 0, then table[numbers[i]] += rows[i]."""
 
+def understand_tensors(exchange: Any, tensor: type, parameter: type, /) -> bool:
+    """How to read torch's tensors, from their `__dlpack_c_exchange_api__`; False where this is not known."""
+
 class Plan:
     """The sizes and conventions of one normalization. All arrays are contiguous; None is: not given."""
 
@@ -86,7 +89,7 @@ class Plan:
     ) -> None: ...
 
 class Call:
-    """One normalization of tensors: addresses of contiguous memory, 0 for none; formats as in the buffer protocol."""
+    """One normalization of torch's tensors, forward and then backward."""
 
     def __init__(
         self,
@@ -99,24 +102,23 @@ class Call:
         keep_padding: bool,
         /,
     ) -> None: ...
-    def fix(self, mean: int, var: int, format: str, /) -> None:
+    @staticmethod
+    def usual(
+        plan: Plan, weight_shape: tuple[int, ...], x: Any, weight: Any, bias: Any, /
+    ) -> Call | None:
+        """Where all of x is real; None where x, weight or bias cannot be read where they are."""
+
+    def fix(self, mean: Any, var: Any, /) -> None:
         """Use these statistics, whatever x is."""
 
-    def forward(self, x: int, y: int, weight: int, weight_format: str, bias: int, bias_format: str, /) -> None: ...
-    def backward(
-        self,
-        x: int,
-        dy: int,
-        dx: int,
-        weight: int,
-        weight_format: str,
-        dweight: int,
-        dbias: int,
-        bias_format: str,
-        /,
-    ) -> None: ...
-    def update_running(self, mean: int, var: int, format: str, momentum: float, ddof: int, counter: int, /) -> int:
-        """Move a running mean and variance in place, and count it; 1: moved, 0: nothing to move by, -1: not finite."""
+    def forward(self, x: Any, y: Any, weight: Any, bias: Any, /) -> bool:
+        """False, and nothing done, where a tensor does not fit or cannot be read where it is."""
+
+    def backward(self, x: Any, dy: Any, weight: Any, dx: Any, dweight: Any, dbias: Any, /) -> bool:
+        """The same; None where a gradient is not asked for."""
+
+    def update_running(self, mean: Any, var: Any, momentum: float, ddof: int, counter: Any, /) -> int:
+        """The function of this name with the moments of this call; 2: these cannot be written where they are."""
 
     def get_moments(self) -> bytes:
         """count, mean and m2 of each statistic."""

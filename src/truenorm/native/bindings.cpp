@@ -151,6 +151,7 @@ NB_MODULE(_native, m) {
           nb::arg().none(), nb::arg().none(), "The mean of -log softmax(logits)[target]; writes its gradient.");
     m.def("add_rows", &python_add_rows, nb::arg().none(),
           nb::arg().none(), nb::arg().none(), "table = 0, then table[numbers[i]] += rows[i].");
+    m.def("understand_tensors", &Tensor::understand, "How to read torch's tensors; False where this is not known.");
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<const std::string&, const std::vector<std::int64_t>&, std::int64_t, std::int64_t,
                       const std::string&, bool, int, double, bool>())
@@ -164,10 +165,12 @@ NB_MODULE(_native, m) {
     nb::class_<Call>(m, "Call")
         .def(nb::init<const Plan&, std::int64_t, nb::handle, nb::handle, nb::handle, nb::handle, bool>(), nb::arg(), nb::arg(),
              nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg())
+        .def_static("usual", &Call::usual, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
         .def("fix", &Call::fix)
-        .def("forward", &Call::forward)
-        .def("backward", &Call::backward)
-        .def("update_running", &Call::update_running)
+        .def("forward", &Call::forward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
+        .def("backward", &Call::backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none())
+        .def("update_running", &Call::update_running, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
         .def("get_moments", &Call::get_moments)
         .def("set_moments", &Call::set_moments);
 }

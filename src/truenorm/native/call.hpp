@@ -1,7 +1,4 @@
 // One normalization of tensors, forward and then backward: what is real, and the moments in between.
-//
-// Tensors do not know the buffer protocol. They come as addresses of contiguous memory, 0 for none, and the caller answers for
-// their sizes; so that a call on a small tensor is not spent on looking at arguments.
 #pragma once
 
 #include <cstdint>
@@ -9,72 +6,92 @@
 
 #include "plan.hpp"
 #include "running.hpp"
+#include "tensor.hpp"
 
 namespace truenorm {
 
 class Call {
 public:
-    using Address = std::uintptr_t;
-
     Call(const Plan& plan, std::int64_t elements, nb::handle lengths, nb::handle starts, nb::handle valid,
          nb::handle sample_weight, bool keep_padding)
-        : plan(plan), problem(plan.prepare(elements, real, lengths, starts, valid, sample_weight, keep_padding)) {
+        : plan(plan), problem(plan.prepare(elements, real, lengths, starts, valid, sample_weight, keep_padding)), runs(problem) {
         moments.resize(static_cast<std::size_t>(problem.statistics()));
     }
     Call(const Call&) = delete;
 
-    // Statistics that do not depend on x, as moments of so many elements that m2 is the variance.
-    void fix(Address mean, Address var, char letter) {
-        fixed = true;
-        const std::vector<double> means = widened(at(mean, letter), size(), 0), vars = widened(at(var, letter), size(), 0);
-        for (std::size_t i = 0; i < moments.size(); ++i) moments[i] = {1.0 + problem.ddof, means[i], vars[i]};
+    // A call where all of x is real; None where x, weight or bias cannot be read where they are.
+    static nb::object usual(const Plan& plan, nb::tuple weight_shape, nb::handle x, nb::handle weight, nb::handle bias) {
+        Tensor seen;
+        for (nb::handle parameter : {weight, bias})
+            if (!parameter.is_none() && !(seen.read(parameter, FLOATS) && seen.has_shape(weight_shape))) return nb::none();
+        if (!seen.read(x, plan.format())) return nb::none();
+        const nb::handle none = nb::none();
+        return nb::cast(new Call(plan, seen.count, none, none, none, none, false), nb::rv_policy::take_ownership);
     }
 
-    void forward(Address x, Address y, Address weight, char weight_letter, Address bias, char bias_letter) {
-        check(x);
+    // Statistics that do not depend on x, as moments of so many elements that m2 is the variance.
+    void fix(nb::handle mean_, nb::handle var_) {
+        Tensor mean, var;
+        if (!mean.see(mean_, "d") || !var.see(var_, "d") || mean.count != size() || var.count != size())
+            throw nb::value_error("mean, var: one for each statistic, in float64.");
+        fixed = true;
+        for (std::size_t i = 0; i < moments.size(); ++i)
+            moments[i] = {1.0 + problem.ddof, mean.at<double>()[i], var.at<double>()[i]};
+    }
+
+    // False, and nothing done, where a tensor does not fit or cannot be read where it is.
+    bool forward(nb::handle x_, nb::handle y_, nb::handle weight_, nb::handle bias_) {
+        Tensor x, y, weight, bias;
+        if (!like_x(x, x_) || !like_x(y, y_) || !parameter(weight, weight_) || !parameter(bias, bias_)) return false;
         nb::gil_scoped_release released;
         Problem call = problem;
         Team team(call.elements());
         call.team = &team;
-        const std::int64_t width = call.width();
-        const std::vector<double> w = widened(at(weight, weight_letter), width, 1), b = widened(at(bias, bias_letter), width, 0);
-        const Runs runs(call);
+        const std::vector<double> w = widened(stored(weight), call.width(), 1), b = widened(stored(bias), call.width(), 0);
         plan.dispatch([&](auto t) {
             using T = decltype(t);
-            truenorm::forward<T>(call, runs, reinterpret_cast<const T*>(x), reinterpret_cast<T*>(y), moments.data(), fixed,
-                                 Affine{w.data(), b.data()});
+            truenorm::forward<T>(call, runs, x.at<const T>(), y.at<T>(), moments.data(), fixed, Affine{w.data(), b.data()});
         });
+        return true;
     }
 
-    void backward(Address x, Address dy, Address dx, Address weight, char weight_letter, Address dweight, Address dbias,
-                  char bias_letter) {
-        check(x);
-        check(dy);
+    // The same; hooks may have had x and weight in between. None where a gradient is not asked for.
+    bool backward(nb::handle x_, nb::handle dy_, nb::handle weight_, nb::handle dx_, nb::handle dweight_, nb::handle dbias_) {
+        Tensor x, dy, dx, weight, dweight, dbias;
+        if (!like_x(x, x_) || !like_x(dy, dy_) || !(dx_.is_none() || like_x(dx, dx_)) || !parameter(weight, weight_) ||
+            !parameter(dweight, dweight_) || !parameter(dbias, dbias_) || Tensor::negated(x_) || Tensor::negated(dy_) ||
+            (weight && Tensor::negated(weight_)))
+            return false;
         nb::gil_scoped_release released;
         Problem call = problem;
         Team team(call.elements());
         call.team = &team;
-        const std::vector<double> w = widened(at(weight, weight_letter), call.width(), 1), b(w.size());
+        const std::vector<double> w = widened(stored(weight), call.width(), 1), b(w.size());
         std::vector<double> into_weight(w.size()), into_bias(w.size());
         std::vector<Sums> sums(moments.size());
-        const Runs runs(call);
         plan.dispatch([&](auto t) {
             using T = decltype(t);
-            truenorm::backward<T>(call, runs, reinterpret_cast<const T*>(x), reinterpret_cast<const T*>(dy),
-                                  reinterpret_cast<T*>(dx), moments.data(), Affine{w.data(), b.data()}, nullptr, fixed,
-                                  sums.data(), into_weight.data(), into_bias.data());
+            truenorm::backward<T>(call, runs, x.at<const T>(), dy.at<const T>(), dx.at<T>(), moments.data(),
+                                  Affine{w.data(), b.data()}, nullptr, fixed, sums.data(), into_weight.data(),
+                                  into_bias.data());
         });
-        narrow(into_weight, at(dweight, weight_letter));
-        narrow(into_bias, at(dbias, bias_letter));
+        narrow(into_weight, stored(dweight));
+        narrow(into_bias, stored(dbias));
+        return true;
     }
 
-    // `Running.update` of a layer's own buffers, one element for each statistic, and of its counter.
-    int update_running(Address mean, Address var, char letter, double momentum, int ddof, Address counter) {
-        const int done = letter == 'f' ? update(moments.data(), reinterpret_cast<float*>(mean), reinterpret_cast<float*>(var),
-                                                size(), momentum, ddof)
-                                       : update(moments.data(), reinterpret_cast<double*>(mean),
-                                                reinterpret_cast<double*>(var), size(), momentum, ddof);
-        if (done == 1 && counter) ++*reinterpret_cast<std::int64_t*>(counter);
+    // `Running.update` of a layer's own buffers, one element for each statistic, and of its counter. 2 where they cannot be
+    // written where they are.
+    int update_running(nb::handle mean_, nb::handle var_, double momentum, int ddof, nb::handle counter_) {
+        Tensor mean, var, counter;
+        if (!mean.see(mean_, "fd") || !var.see(var_, "fd") || mean.letter != var.letter || mean.count != size() ||
+            var.count != size() || !(counter_.is_none() || (counter.see(counter_, "q") && counter.count == 1)))
+            return 2;
+        const int done =
+            mean.letter == 'f'
+                ? update(moments.data(), mean.at<float>(), var.at<float>(), size(), momentum, ddof)
+                : update(moments.data(), mean.at<double>(), var.at<double>(), size(), momentum, ddof);
+        if (done == 1 && counter) ++*counter.at<std::int64_t>();
         return done;
     }
 
@@ -89,18 +106,21 @@ public:
     }
 
 private:
+    static constexpr const char* FLOATS = "fdeH";
     const Plan plan;
     Real real;
     Problem problem;
+    const Runs runs;
     bool fixed = false;
     std::vector<Moments> moments;
 
-    // Some tensors of zeros have no memory; one made from bytes may begin anywhere in it.
-    void check(Address tensor) const {
-        if (!tensor || tensor % plan.itemsize()) throw nb::value_error("x, dy: in memory of their own, aligned. Clone them.");
+    bool like_x(Tensor& tensor, nb::handle object) const {
+        return tensor.see(object, plan.format()) && tensor.count == problem.elements();
     }
-
-    static Stored at(Address address, char letter) { return {reinterpret_cast<void*>(address), letter}; }
+    bool parameter(Tensor& tensor, nb::handle object) const {
+        return object.is_none() || (tensor.see(object, FLOATS) && tensor.count == problem.width());
+    }
+    static Stored stored(const Tensor& tensor) { return {tensor.data, tensor.letter}; }
     std::int64_t size() const { return static_cast<std::int64_t>(moments.size()); }
 };
 

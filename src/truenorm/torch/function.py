@@ -25,6 +25,7 @@ from truenorm.torch import composed, operators
 from truenorm.torch.composed import Fixed, Real
 from truenorm.torch.ragged import described, real
 
+kernels: Any = engine.kernels
 FORMATS = {torch.float32: "f", torch.float64: "d", torch.float16: "e", torch.bfloat16: "H"}
 
 
@@ -66,32 +67,30 @@ def usual_call(x: Tensor, norm: str, weight: Tensor | None, bias: Tensor | None)
     None wherever something is not, or is wrong: `normalize` knows what to do. What a small layer spends its time on is
     Python, not arithmetic: each line here is a hundredth of a step on 32 x 100 values.
     """
-    if type(x) is not Tensor or torch.compiler.is_compiling() or not _plain(x) or not x.is_contiguous():
+    if not _undisturbed() or x.is_nested:
         return None
-    found = _usual_kernel(norm, x.shape, x.dtype) if engine.compiled() is not None else None
+    found = _usual_kernel(norm, x.shape, x.dtype) if _READ and engine.compiled() is not None else None
     if found is None:
         return None
-    kernel, spec = found
-    covered = kernel.view.weight_shape
-    if (weight is not None and not _covers(weight, covered)) or (bias is not None and not _covers(bias, covered)):
+    kernel, spec, covered = found
+    native = kernels.Call.usual(kernel.plan, covered, x, weight, bias)
+    if native is None:
         return None
-    kernels: Any = engine.kernels
     kernels.set_threads(engine.threads())
-    native = kernels.Call(kernel.plan, x.numel(), None, None, None, None, False)
-    return _Call(kernel, spec, _NOTHING, native, None, False, False)
+    return _Call(kernel, spec, _NOTHING, native)
 
 
 @lru_cache(maxsize=512)
-def _usual_kernel(norm: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Any, Norm] | None:
-    """The kernel for all of an x, and the norm; None where there is none, or the arguments do not fit each other."""
-    if not norm or dtype not in FORMATS or engine.kernels is None:
+def _usual_kernel(norm: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Any, Norm, tuple[int, ...]] | None:
+    """The kernel for all of an x, the norm, and the shape of a weight; None where there is none, or the arguments do not fit each other."""
+    if not norm or dtype not in FORMATS or kernels is None:
         return None
     spec = norm_from_text(norm)
     try:
-        kernel = engine.kernels.whole_kernel(spec, shape, FORMATS[dtype])
+        kernel = kernels.whole_kernel(spec, shape, FORMATS[dtype])
     except ValueError:
         return None
-    return None if kernel is None or kernel.view.transposed else (kernel, spec)
+    return None if kernel is None or kernel.view.transposed else (kernel, spec, kernel.view.weight_shape)
 
 
 def compute(
@@ -127,8 +126,10 @@ def compute_backward(
     if call is not None:
         if fixed is None:
             call.native.set_moments(table.reshape(-1, 3).numpy())
-        call.bias_dtype, call.elements = None if bias is None else bias.dtype, x.numel()
-        return call.backward(x, dy.to(x.dtype), weight, (True, True, True))
+        call.bias_dtype = None if bias is None else bias.dtype
+        gradients = call.backward(x, dy, weight, (True, True, True))
+        if gradients is not None:
+            return gradients
     return composed.gradients(dy, x, real(norm, x, told), weight, bias, fixed, padding)
 
 
@@ -165,7 +166,7 @@ def _composed(
 class _Call:
     """One call of a kernel: its sizes, what is real, and between forward and backward the moments."""
 
-    __slots__ = ("bias_dtype", "elements", "fixed", "keep", "kernel", "native", "norm", "permuted", "told")
+    __slots__ = ("bias_dtype", "fixed", "kernel", "native", "norm", "padding", "permuted", "told")
 
     def __init__(
         self,
@@ -173,17 +174,16 @@ class _Call:
         norm: Norm,
         told: dict[str, Tensor],
         native: Any,
-        fixed: Fixed | None,
-        keep: bool,
-        permuted: bool,
+        fixed: Fixed | None = None,
+        padding: Padding = "zero",
+        permuted: bool = False,
     ) -> None:
         self.kernel, self.norm, self.told = kernel, norm, told
         self.native = native  # a `_native.Call`
         self.fixed = fixed
-        self.keep = keep  # what is not real stays as it is
+        self.padding = padding
         self.permuted = permuted  # x is channels_last: the kernel sees it with its channels moved to the end
         self.bias_dtype: torch.dtype | None = None
-        self.elements = 0
 
     def run(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """y, with its backward."""
@@ -207,61 +207,51 @@ class _Call:
         """What is real, for derivatives of derivatives."""
         return real(self.norm, x, self.told)
 
-    @property
-    def padding(self) -> Padding:
-        return "keep" if self.keep else "zero"
-
     def seen(self, x: Tensor) -> Tensor:
-        """As the kernel sees it. (Where that is x itself, nobody calls this.)"""
-        x = x.movedim(1, -1) if self.permuted else x
-        return x if x.is_contiguous() else x.contiguous()
+        """As the kernel sees it."""
+        return (x.movedim(1, -1) if self.permuted else x).contiguous()
 
     def like(self, seen: Tensor) -> Tensor:
-        """Where an output of a permuted x goes. It is no view: the next layer may work in place on it."""
+        """Where an output goes: like x, and no view, as the next layer may work in place on it."""
+        if not self.permuted:
+            return torch.empty_like(seen)
         back = seen.movedim(-1, 1)
         return torch.empty_strided(back.shape, back.stride(), dtype=seen.dtype, device=seen.device)
 
     def forward(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        self.elements = x.numel()
-        seen = self.seen(x) if self.permuted or not x.is_contiguous() else x
-        y = self.like(seen) if self.permuted else torch.empty_like(seen)
-        weight_at, weight_char = (0, "f") if weight is None else (weight.data_ptr(), FORMATS[weight.dtype])
-        bias_at, bias_char = (0, "f") if bias is None else (bias.data_ptr(), FORMATS[bias.dtype])
         self.bias_dtype = None if bias is None else bias.dtype
-        self.native.forward(seen.data_ptr(), y.data_ptr(), weight_at, weight_char, bias_at, bias_char)
+        if not self.permuted:
+            y = torch.empty_like(x)
+            if self.native.forward(x, y, weight, bias):
+                return y
+        seen = self.seen(x)
+        y = self.like(seen)
+        if not self.native.forward(seen, self.seen(y), weight, bias):
+            raise RuntimeError("forward: x, weight and bias as they were a moment ago, got others.")
         return y
 
     def backward(
         self, x: Tensor, dy: Tensor, weight: Tensor | None, needed: tuple[bool, ...]
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        kernel = self.kernel
-        if x.numel() != self.elements or FORMATS.get(x.dtype) != kernel.char:
-            raise RuntimeError(f"backward: x as it was in forward, got {tuple(x.shape)}, {x.dtype}.")
-        if weight is not None and (weight.numel() != kernel.width or not weight.data_ptr()):
-            raise RuntimeError(f"backward: weight as it was in forward, got {tuple(weight.shape)}, {weight.dtype}.")
-        seen = self.seen(x) if self.permuted or not x.is_contiguous() else x
-        dy = self.seen(dy) if self.permuted or not dy.is_contiguous() else dy
-        dx = None if not needed[0] else self.like(seen) if self.permuted else torch.empty_like(seen)
-        dweight = dbias = None
-        weight_at, weight_char = 0, "f"
-        if weight is not None:
-            weight_at, weight_char = weight.data_ptr(), FORMATS[weight.dtype]
-            dweight = torch.empty_like(weight) if needed[1] else None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None] | None:
+        """The gradients; None for a dy that is no ordinary tensor."""
+        dweight = torch.empty_like(weight) if needed[1] and weight is not None else None
+        dbias = None
         if needed[2]:
             if weight is not None and weight.dtype is self.bias_dtype:  # a third of the time
                 dbias = torch.empty_like(weight)
             else:
                 dbias = self.empty_bias()
-        self.native.backward(
-            seen.data_ptr(),
-            dy.data_ptr(),
-            0 if dx is None else dx.data_ptr(),
-            weight_at,
-            weight_char,
-            0 if dweight is None else dweight.data_ptr(),
-            0 if dbias is None else dbias.data_ptr(),
-            "f" if dbias is None else FORMATS[dbias.dtype],
-        )
+        if not self.permuted:
+            dx = torch.empty_like(x) if needed[0] else None
+            if self.native.backward(x, dy, weight, dx, dweight, dbias):
+                return dx, dweight, dbias
+        if not _plain(dy) or _is_many(dy):
+            return None
+        seen, dy = self.seen(x), self.seen(dy.to(x.dtype))
+        dx = self.like(seen) if needed[0] else None
+        if not self.native.backward(seen, dy, weight, None if dx is None else self.seen(dx), dweight, dbias):
+            what = f"{tuple(x.shape)}, {x.dtype}" + ("" if weight is None else f" and {tuple(weight.shape)}")
+            raise RuntimeError(f"backward: x and weight as and where they were in forward, got {what}.")
         return dx, dweight, dbias
 
     def empty_bias(self) -> Tensor | None:
@@ -286,10 +276,9 @@ class _Kernels(torch.autograd.Function):
         call: _Call = ctx.call
         needed = ctx.needs_input_grad
         if not torch.is_grad_enabled():
-            if _plain(dy) and not _is_many(dy) and not torch.compiler.is_compiling():
-                dy = dy if dy.dtype is x.dtype else dy.to(x.dtype)
-                return (*call.backward(x, dy, weight, needed), None)
-            found = composed.gradients(dy, x, call.real(x), weight, call.empty_bias(), call.fixed, call.padding)
+            found = call.backward(x, dy, weight, needed) if _undisturbed() else None
+            if found is None:
+                found = composed.gradients(dy, x, call.real(x), weight, call.empty_bias(), call.fixed, call.padding)
             return (*found, None)
         bias = call.empty_bias()
         bias = bias if bias is None else bias.zero_().requires_grad_()
@@ -325,14 +314,12 @@ def _kernel_call(
     constants = (told.get("sample_weight"), None if fixed is None else fixed.mean, None if fixed is None else fixed.var)
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in constants):
         return None  # the kernels have no gradient of these
-    if engine.compiled() is None or not _plain(x) or x.dtype not in FORMATS or not x.numel():
+    if not _READ or engine.compiled() is None or not _plain(x) or x.dtype not in FORMATS or not x.numel():
         return None
     permuted = False
     shape, seen = x.shape, norm
     if last is not None and not told and not x.is_contiguous() and x.movedim(1, -1).is_contiguous():
         permuted, seen, shape = True, last, torch.Size((shape[0], *shape[2:], shape[1]))
-    kernels = engine.kernels
-    assert kernels is not None
     if told and (found := _by_lengths(x, norm, told)) is not None:
         kernel, ragged, told = found
     elif told:
@@ -348,17 +335,16 @@ def _kernel_call(
     if (weight is not None and not _covers(weight, covered)) or (bias is not None and not _covers(bias, covered)):
         return None
     kernels.set_threads(engine.threads())
-    keep = padding == "keep"
-    native = kernels.Call(kernel.plan, x.numel(), *ragged, keep)
+    native = kernels.Call(kernel.plan, x.numel(), *ragged, padding == "keep")
     if fixed is not None:
         mean, var = fixed.mean, fixed.var
         if not _plain(mean) or not _plain(var) or mean.numel() != kernel.statistics or var.numel() != kernel.statistics:
             return None
         # Copies: whoever moves the buffers before backward does not change gradients.
         mean, var = (one.detach().to(torch.float64, copy=True).contiguous() for one in (mean, var))
-        native.fix(mean.data_ptr(), var.data_ptr(), FORMATS[torch.float64])
+        native.fix(mean, var)
         fixed = Fixed(mean, var)
-    return _Call(kernel, norm, told, native, fixed, keep, permuted)
+    return _Call(kernel, norm, told, native, fixed, padding, permuted)
 
 
 def _by_lengths(
@@ -377,7 +363,6 @@ def _by_lengths(
         or lengths.dim() != 1
     ):
         return None
-    kernels: Any = engine.kernels
     try:
         kernel = kernels.whole_kernel(norm, x.shape, FORMATS[x.dtype])
     except ValueError:
@@ -406,18 +391,26 @@ def _covers(parameter: Tensor, shape: tuple[int, ...] | None) -> bool:
     )
 
 
+def _undisturbed() -> bool:
+    """Whether nothing but reverse-mode autograd looks on."""
+    return (
+        not torch.compiler.is_compiling()
+        and forward_ad._current_level < 0
+        and not _transforming()
+        and _tracing() is None
+        and _modes() == 0
+    )
+
+
 def _plain(tensor: Tensor) -> bool:
     """Whether this is an ordinary tensor on the CPU, with nothing but reverse-mode autograd looking at it."""
     return (
         type(tensor) in _ORDINARY
         and tensor.is_cpu
-        and forward_ad._current_level < 0
-        and not _transforming()
+        and _undisturbed()
         and not tensor.is_nested
         and tensor.layout is torch.strided
         and not tensor.is_neg()
-        and _tracing() is None
-        and _modes() == 0
         and _in_memory(tensor)
     )
 
@@ -432,3 +425,7 @@ def _in_memory(tensor: Tensor) -> bool:
 
 
 _ORDINARY = (Tensor, torch.nn.Parameter)
+# Whether the kernels know how to read tensors of this torch.
+_READ = hasattr(Tensor, "__dlpack_c_exchange_api__") and (
+    kernels is not None and kernels.native.understand_tensors(Tensor.__dlpack_c_exchange_api__, *_ORDINARY)
+)

@@ -17,6 +17,7 @@ from torch import Tensor
 from truenorm import engine
 
 MOVED, NOTHING, NOT_FINITE = 1, 0, -1
+UNREAD = 2  # by the kernels, where they are
 DDOF = 1  # torch normalises with n and stores with n - 1
 
 
@@ -38,12 +39,9 @@ def update(
 
 def update_from(call: Any, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None) -> int:
     """`update` with the moments of a kernel's call, which need not leave it."""
-    if not _usual(mean, var, counter):
+    done: int = call.native.update_running(mean, var, float(momentum), DDOF, counter)
+    if done == UNREAD:
         return update(call.moments, mean, var, momentum, counter)
-    at_counter = 0 if counter is None else counter.data_ptr()
-    done: int = call.native.update_running(
-        mean.data_ptr(), var.data_ptr(), _FORMATS[mean.dtype], float(momentum), DDOF, at_counter
-    )
     return _told_torch(done, mean, var, counter)
 
 
