@@ -102,12 +102,6 @@ class Call:
         keep_padding: bool,
         /,
     ) -> None: ...
-    @staticmethod
-    def usual(
-        plan: Plan, weight_shape: tuple[int, ...], x: Any, weight: Any, bias: Any, /
-    ) -> Call | None:
-        """Where all of x is real; None where x, weight or bias cannot be read where they are."""
-
     def fix(self, mean: Any, var: Any, /) -> None:
         """Use these statistics, whatever x is."""
 
@@ -124,3 +118,15 @@ class Call:
         """count, mean and m2 of each statistic."""
 
     def set_moments(self, moments: Flat, /) -> None: ...
+    @property
+    def large(self) -> bool:
+        """Whether it is worth sharing among threads."""
+
+class Usual:
+    """Calls where all of x is real, of one normalization, for the shapes that were seen last."""
+
+    def call(self, x: Any, weight: Any, bias: Any, /) -> tuple[Call, Any] | None:
+        """The call, and what `add` was given with its plan; None where there is no plan for this x yet, or x, weight or
+        bias cannot be read where they are."""
+
+    def add(self, plan: Plan, shape: tuple[int, ...], weight_shape: tuple[int, ...], kernel: Any, /) -> None: ...

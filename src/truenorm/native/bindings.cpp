@@ -165,12 +165,16 @@ NB_MODULE(_native, m) {
     nb::class_<Call>(m, "Call")
         .def(nb::init<const Plan&, std::int64_t, nb::handle, nb::handle, nb::handle, nb::handle, bool>(), nb::arg(), nb::arg(),
              nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg())
-        .def_static("usual", &Call::usual, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
         .def("fix", &Call::fix)
         .def("forward", &Call::forward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
         .def("backward", &Call::backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
              nb::arg().none())
         .def("update_running", &Call::update_running, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
         .def("get_moments", &Call::get_moments)
-        .def("set_moments", &Call::set_moments);
+        .def("set_moments", &Call::set_moments)
+        .def_prop_ro("large", &Call::large);
+    nb::class_<Usual>(m, "Usual")
+        .def(nb::init<>())
+        .def("call", &Usual::call, nb::arg(), nb::arg().none(), nb::arg().none())
+        .def("add", &Usual::add);
 }

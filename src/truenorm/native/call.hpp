@@ -1,6 +1,7 @@
 // One normalization of tensors, forward and then backward: what is real, and the moments in between.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -18,16 +19,6 @@ public:
         moments.resize(static_cast<std::size_t>(problem.statistics()));
     }
     Call(const Call&) = delete;
-
-    // A call where all of x is real; None where x, weight or bias cannot be read where they are.
-    static nb::object usual(const Plan& plan, nb::tuple weight_shape, nb::handle x, nb::handle weight, nb::handle bias) {
-        Tensor seen;
-        for (nb::handle parameter : {weight, bias})
-            if (!parameter.is_none() && !(seen.read(parameter, FLOATS) && seen.has_shape(weight_shape))) return nb::none();
-        if (!seen.read(x, plan.format())) return nb::none();
-        const nb::handle none = nb::none();
-        return nb::cast(new Call(plan, seen.count, none, none, none, none, false), nb::rv_policy::take_ownership);
-    }
 
     // Statistics that do not depend on x, as moments of so many elements that m2 is the variance.
     void fix(nb::handle mean_, nb::handle var_) {
@@ -95,6 +86,9 @@ public:
         return done;
     }
 
+    // Whether it is worth sharing among threads.
+    bool large() const { return Team::shares(problem.elements()); }
+
     // count, mean and m2 of each statistic, as bytes of doubles.
     nb::bytes get_moments() const { return nb::bytes(moments.data(), moments.size() * sizeof(Moments)); }
 
@@ -105,8 +99,9 @@ public:
         std::copy_n(from.at<Moments>(), moments.size(), moments.data());
     }
 
-private:
     static constexpr const char* FLOATS = "fdeH";
+
+private:
     const Plan plan;
     Real real;
     Problem problem;
@@ -122,6 +117,44 @@ private:
     }
     static Stored stored(const Tensor& tensor) { return {tensor.data, tensor.letter}; }
     std::int64_t size() const { return static_cast<std::int64_t>(moments.size()); }
+};
+
+// Calls where all of x is real, of one normalization: the kernels of the shapes that were seen last, found by looking at x.
+class Usual {
+public:
+    // None where there is no kernel for this x yet, or x, weight or bias cannot be read where they are. With the call
+    // comes what `add` was given.
+    nb::object call(nb::handle x_, nb::handle weight, nb::handle bias) {
+        Tensor x, parameter;
+        if (!x.read(x_, Call::FLOATS)) return nb::none();
+        const auto same = [&](const Known& one) { return one.letter == x.letter && x.has_shape(one.shape); };
+        const auto found = std::find_if(known.begin(), known.end(), same);
+        if (found == known.end()) return nb::none();
+        for (nb::handle one : {weight, bias})
+            if (!one.is_none() && !(parameter.read(one, Call::FLOATS) && parameter.has_shape(found->weight_shape)))
+                return nb::none();
+        const nb::handle none = nb::none();
+        Call* const call = new Call(found->plan, x.count, none, none, none, none, false);
+        return nb::make_tuple(nb::cast(call, nb::rv_policy::take_ownership), found->kernel);
+    }
+
+    void add(const Plan& plan, const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& weight_shape,
+             nb::object kernel) {
+        const auto same = [&](const Known& one) { return one.letter == *plan.format() && one.shape == shape; };
+        known.erase(std::remove_if(known.begin(), known.end(), same), known.end());
+        if (known.size() == MOST) known.pop_back();
+        known.insert(known.begin(), {plan, *plan.format(), shape, weight_shape, kernel});
+    }
+
+private:
+    struct Known {
+        Plan plan;
+        char letter;
+        std::vector<std::int64_t> shape, weight_shape;
+        nb::object kernel;
+    };
+    static constexpr std::size_t MOST = 16;
+    std::vector<Known> known;
 };
 
 }  // namespace truenorm

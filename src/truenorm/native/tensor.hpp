@@ -8,8 +8,10 @@
 
 #include <Python.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include <nanobind/nanobind.h>
 
@@ -84,11 +86,8 @@ public:
         return true;
     }
 
-    bool has_shape(nb::tuple tuple) const {
-        if (PyTuple_GET_SIZE(tuple.ptr()) != view.axes) return false;
-        for (std::int32_t i = 0; i < view.axes; ++i)
-            if (PyLong_AsLongLong(PyTuple_GET_ITEM(tuple.ptr(), i)) != view.shape[i]) return false;
-        return true;
+    bool has_shape(const std::vector<std::int64_t>& sizes) const {
+        return sizes.size() == static_cast<std::size_t>(view.axes) && std::equal(sizes.begin(), sizes.end(), view.shape);
     }
 
     // A view of what must be read with its sign turned, as the imaginary part of a conjugate is: DLPack does not tell.

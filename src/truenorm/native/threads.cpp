@@ -172,8 +172,10 @@ int get_threads() {
     return cores ? static_cast<int>(cores) : 1;
 }
 
+bool Team::shares(std::int64_t elements) { return elements >= WORTH_WAKING; }
+
 Team::Team(std::int64_t elements) {
-    if (elements < WORTH_WAKING) return;
+    if (!shares(elements)) return;
     const int helpers = get_threads() - 1;
     if (helpers < 1) return;
     Pool* shared = the_pool();

@@ -18,6 +18,7 @@ struct Pool;
 class Team {
 public:
     explicit Team(std::int64_t elements);
+    static bool shares(std::int64_t elements);  // whether so many are worth it
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 

@@ -67,30 +67,37 @@ def usual_call(x: Tensor, norm: str, weight: Tensor | None, bias: Tensor | None)
     None wherever something is not, or is wrong: `normalize` knows what to do. What a small layer spends its time on is
     Python, not arithmetic: each line here is a hundredth of a step on 32 x 100 values.
     """
-    if not _undisturbed() or x.is_nested:
+    if not _undisturbed() or not _READ or engine.compiled() is None:
         return None
-    found = _usual_kernel(norm, x.shape, x.dtype) if _READ and engine.compiled() is not None else None
+    usual, spec = _usual(norm)
+    found = usual.call(x, weight, bias)
     if found is None:
-        return None
-    kernel, spec, covered = found
-    native = kernels.Call.usual(kernel.plan, covered, x, weight, bias)
-    if native is None:
-        return None
-    kernels.set_threads(engine.threads())
+        found = usual.call(x, weight, bias) if _learn(usual, spec, x) else None
+        if found is None:
+            return None
+    native, kernel = found
+    if native.large:
+        kernels.set_threads(engine.threads())
     return _Call(kernel, spec, _NOTHING, native)
 
 
 @lru_cache(maxsize=512)
-def _usual_kernel(norm: str, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Any, Norm, tuple[int, ...]] | None:
-    """The kernel for all of an x, the norm, and the shape of a weight; None where there is none, or the arguments do not fit each other."""
-    if not norm or dtype not in FORMATS or kernels is None:
-        return None
-    spec = norm_from_text(norm)
+def _usual(norm: str) -> tuple[Any, Norm | None]:
+    return kernels.native.Usual(), norm_from_text(norm) if norm else None
+
+
+def _learn(usual: Any, norm: Norm | None, x: Tensor) -> bool:
+    """Whether there is a kernel for all of an x, which `usual` then knows."""
+    if norm is None or x.dtype not in FORMATS or not _plain(x):
+        return False
     try:
-        kernel = kernels.whole_kernel(spec, shape, FORMATS[dtype])
-    except ValueError:
-        return None
-    return None if kernel is None or kernel.view.transposed else (kernel, spec, kernel.view.weight_shape)
+        kernel = kernels.whole_kernel(norm, x.shape, FORMATS[x.dtype])
+    except ValueError:  # the arguments do not fit each other
+        return False
+    if kernel is None or kernel.view.transposed or kernel.view.weight_shape is None:
+        return False
+    usual.add(kernel.plan, x.shape, kernel.view.weight_shape, kernel)
+    return True
 
 
 def compute(

@@ -28,6 +28,27 @@ from truenorm.torch.ragged import opened
 LOW = (torch.float16, torch.bfloat16)
 
 
+class _Kept:
+    """A parameter or buffer, read where torch keeps it.
+
+    torch's own layers look for it in the usual places first, which fails with an error that is thrown away: each time a
+    hundredth of a small layer's step or two. What is there by that name all the same, in the layer or in a subclass,
+    comes before this.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        try:
+            return layer.__dict__[self.place][self.name]
+        except (AttributeError, KeyError):
+            raise AttributeError(f"type object {owner.__name__!r} has no attribute {self.name!r}") from None
+
+
 class _Padded:
     """What all layers share: the options, how they show, and the normalization as text.
 
@@ -35,6 +56,8 @@ class _Padded:
     shapes that change takes numbers for symbols, and text for text.
     """
 
+    weight: Any = _Kept("_parameters")
+    bias: Any = _Kept("_parameters")
     padding: Padding
     _norms: Any
     _make_norms: Callable[[], Any]  # each layer has its own
@@ -69,11 +92,9 @@ class _Tracked(_Padded):
     affine: bool
     track_running_stats: bool
     num_features: int
-    weight: Any
-    bias: Any
-    running_mean: Tensor | None
-    running_var: Tensor | None
-    num_batches_tracked: Tensor | None
+    running_mean: Any = _Kept("_buffers")
+    running_var: Any = _Kept("_buffers")
+    num_batches_tracked: Any = _Kept("_buffers")
     _buffers: dict[str, Tensor | None]
     _check_input_dim: Callable[[Tensor], None]
 
