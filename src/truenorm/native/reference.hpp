@@ -587,50 +587,48 @@ template <class T, class A>
 void backward_planes(const Problem& p, const Runs& runs, const T* x, const T* dy, const Output<T>& dx,
                      const Moments* found, const Affine& affine, const Sums* given, bool constant, Sums* sums,
                      double* dweight, double* dbias) {
-    const std::int64_t items = p.sequences * p.kept;
     const bool together = p.reduced == 1;
     std::vector<Sums> own(sums || given ? 0 : p.statistics());
     if (!sums) sums = own.data();
-    const auto statistic = [&](std::int64_t index) { return index / p.kept / p.reduced * p.kept + index % p.kept; };
     std::vector<double> rstd(p.statistics()), scale(p.statistics());
     std::vector<Shared> shared(p.statistics());
     for (std::int64_t i = 0; i < p.statistics(); ++i) rstd[i] = inverse_deviation(p, found[i]);
+    const auto first = [&](std::int64_t q) { return q / p.reduced * p.kept; };  // statistic of a sequence
     const auto settle = [&](std::int64_t i) {
         const Sums* all = constant ? nullptr : (given ? given : sums) + i;
         scale[i] = scale_of(p, found[i], all, rstd[i]);
         shared[i] = shared_of(p, found[i], all, scale[i]);
     };
     const auto write = [&](std::int64_t q, std::int64_t from, std::int64_t to) {
-        const std::int64_t first = q / p.reduced * p.kept;
-        for (std::int64_t k = from; k < to; ++k)
-            backward_group<T, A>(p, runs, q, k, x, dy, dx, found[first + k], scale[first + k], affine, shared[first + k]);
+        for (std::int64_t k = from, i = first(q) + from; k < to; ++k, ++i)
+            backward_group<T, A>(p, runs, q, k, x, dy, dx, found[i], scale[i], affine, shared[i]);
         dx.finish();
     };
     if (!given) {
-        std::vector<double> parts(items * p.channels * 2);
-        const auto add = [&](std::int64_t index) {
-            for (std::int64_t c = 0; c < p.channels; ++c) {
-                const double* part = &parts[(index * p.channels + c) * 2];
-                const double scale = affine.weight[index % p.kept * p.channels + c];
-                sums[statistic(index)].dxhat += scale * part[0];
-                sums[statistic(index)].dxhat_xhat += scale * part[1];
+        std::vector<double> parts(p.sequences * p.width() * 2);
+        // Of group k of a sequence, whose parts these are, to statistic i.
+        const auto add = [&](std::int64_t k, std::int64_t i, const double* part) {
+            for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c, part += 2) {
+                sums[i].dxhat += affine.weight[c] * part[0];
+                sums[i].dxhat_xhat += affine.weight[c] * part[1];
             }
         };
         sweep_planes(p, [&](std::int64_t q, std::int64_t from, std::int64_t to) {
-            for (std::int64_t k = from; k < to; ++k) {
-                const std::int64_t index = q * p.kept + k, i = statistic(index);
-                sums_group<T, A>(p, runs, q, k, x, dy, found[i], rstd[i], &parts[index * p.channels * 2]);
+            double* part = &parts[(q * p.kept + from) * p.channels * 2];
+            for (std::int64_t k = from, i = first(q) + from; k < to; ++k, ++i, part += p.channels * 2) {
+                sums_group<T, A>(p, runs, q, k, x, dy, found[i], rstd[i], part);
                 if (!together) continue;
-                add(index);
+                add(k, i, part);
                 settle(i);
             }
             if (together && dx) write(q, from, to);
         });
-        for (std::int64_t index = 0; index < items; ++index) {
-            if (!together) add(index);
-            for (std::int64_t c = 0; c < p.channels; ++c) {
-                dbias[index % p.kept * p.channels + c] += parts[(index * p.channels + c) * 2];
-                dweight[index % p.kept * p.channels + c] += parts[(index * p.channels + c) * 2 + 1];
+        for (std::int64_t q = 0; q < p.sequences; ++q) {
+            const double* part = &parts[q * p.width() * 2];
+            for (std::int64_t k = 0, i = first(q); !together && k < p.kept; ++k, ++i) add(k, i, part + k * p.channels * 2);
+            for (std::int64_t c = 0; c < p.width(); ++c) {
+                dbias[c] += part[2 * c];
+                dweight[c] += part[2 * c + 1];
             }
         }
         if (together || !dx) return;
