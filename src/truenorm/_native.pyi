@@ -114,19 +114,32 @@ class Call:
     def update_running(self, mean: Any, var: Any, momentum: float, ddof: int, counter: Any, /) -> int:
         """The function of this name with the moments of this call; 2: these cannot be written where they are."""
 
+    def get_lengths(self) -> bytes:
+        """Of all sequences; empty where none were given to `Usual.call`."""
+
     def get_moments(self) -> bytes:
         """count, mean and m2 of each statistic."""
 
     def set_moments(self, moments: Flat, /) -> None: ...
     @property
+    def real_elements(self) -> int:
+        """How many elements are real."""
+
+    @property
     def large(self) -> bool:
         """Whether it is worth sharing among threads."""
 
 class Usual:
-    """Calls where all of x is real, of one normalization, for the shapes that were seen last."""
+    """Calls of one normalization where all of x is real, or the first so many steps of each sample, for the shapes that
+    were seen last."""
 
-    def call(self, x: Any, weight: Any, bias: Any, /) -> tuple[Call, Any] | None:
-        """The call, and what `add` was given with its plan; None where there is no plan for this x yet, or x, weight or
-        bias cannot be read where they are."""
+    def call(
+        self, x: Any, weight: Any, bias: Any, lengths: Any, keep_padding: bool, /
+    ) -> tuple[Call, Any] | None:
+        """The call, and what `add` was given with its plan. None where there is no plan for this x yet, where x, weight,
+        bias or lengths cannot be read where they are, or where something does not fit."""
 
-    def add(self, plan: Plan, shape: tuple[int, ...], weight_shape: tuple[int, ...], kernel: Any, /) -> None: ...
+    def add(
+        self, plan: Plan, shape: tuple[int, ...], weight_shape: tuple[int, ...], repeats: int, kernel: Any, /
+    ) -> None:
+        """repeats: how often each sample's length stands in a row, one for each sequence; 0 where there are none."""

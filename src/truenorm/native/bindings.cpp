@@ -170,11 +170,13 @@ NB_MODULE(_native, m) {
         .def("backward", &Call::backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
              nb::arg().none())
         .def("update_running", &Call::update_running, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
+        .def("get_lengths", &Call::get_lengths)
         .def("get_moments", &Call::get_moments)
         .def("set_moments", &Call::set_moments)
+        .def_prop_ro("real_elements", &Call::real_elements)
         .def_prop_ro("large", &Call::large);
     nb::class_<Usual>(m, "Usual")
         .def(nb::init<>())
-        .def("call", &Usual::call, nb::arg(), nb::arg().none(), nb::arg().none())
+        .def("call", &Usual::call, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg())
         .def("add", &Usual::add);
 }

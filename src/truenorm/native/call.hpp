@@ -18,6 +18,14 @@ public:
         : plan(plan), problem(plan.prepare(elements, real, lengths, starts, valid, sample_weight, keep_padding)), runs(problem) {
         moments.resize(static_cast<std::size_t>(problem.statistics()));
     }
+    // lengths: none, or one for each sequence; in their range.
+    Call(const Plan& plan, std::vector<std::int64_t> lengths_, bool keep_padding)
+        : plan(plan),
+          lengths(std::move(lengths_)),
+          problem(plan.whole(lengths.empty() ? nullptr : lengths.data(), keep_padding)),
+          runs(problem) {
+        moments.resize(static_cast<std::size_t>(problem.statistics()));
+    }
     Call(const Call&) = delete;
 
     // Statistics that do not depend on x, as moments of so many elements that m2 is the variance.
@@ -86,6 +94,16 @@ public:
         return done;
     }
 
+    // The lengths of all sequences, as bytes of int64; empty where none were given to `Usual.call`.
+    nb::bytes get_lengths() const { return nb::bytes(lengths.data(), lengths.size() * sizeof(std::int64_t)); }
+
+    // How many elements are real.
+    std::int64_t real_elements() const {
+        std::int64_t rows = 0;
+        for (const std::int64_t count : runs.count) rows += count;
+        return rows * problem.width();
+    }
+
     // Whether it is worth sharing among threads.
     bool large() const { return Team::shares(problem.elements()); }
 
@@ -104,6 +122,7 @@ public:
 private:
     const Plan plan;
     Real real;
+    const std::vector<std::int64_t> lengths;
     Problem problem;
     const Runs runs;
     bool fixed = false;
@@ -119,12 +138,13 @@ private:
     std::int64_t size() const { return static_cast<std::int64_t>(moments.size()); }
 };
 
-// Calls where all of x is real, of one normalization: the kernels of the shapes that were seen last, found by looking at x.
+// Calls of one normalization where all of x is real, or the first so many steps of each sample: the kernels of the shapes
+// that were seen last, found by looking at x.
 class Usual {
 public:
-    // None where there is no kernel for this x yet, or x, weight or bias cannot be read where they are. With the call
-    // comes what `add` was given.
-    nb::object call(nb::handle x_, nb::handle weight, nb::handle bias) {
+    // None where there is no kernel for this x yet, where x, weight, bias or lengths cannot be read where they are, or where
+    // something does not fit. With the call comes what `add` was given.
+    nb::object call(nb::handle x_, nb::handle weight, nb::handle bias, nb::handle lengths, bool keep_padding) {
         Tensor x, parameter;
         if (!x.read(x_, Call::FLOATS)) return nb::none();
         const auto same = [&](const Known& one) { return one.letter == x.letter && x.has_shape(one.shape); };
@@ -133,17 +153,19 @@ public:
         for (nb::handle one : {weight, bias})
             if (!one.is_none() && !(parameter.read(one, Call::FLOATS) && parameter.has_shape(found->weight_shape)))
                 return nb::none();
-        const nb::handle none = nb::none();
-        Call* const call = new Call(found->plan, x.count, none, none, none, none, false);
+        std::vector<std::int64_t> steps;
+        if (!lengths.is_none() && !found->read(lengths, steps)) return nb::none();
+        Call* const call = new Call(found->plan, std::move(steps), keep_padding);
         return nb::make_tuple(nb::cast(call, nb::rv_policy::take_ownership), found->kernel);
     }
 
+    // repeats: how often each sample's length stands in a row, one for each sequence; 0 where there are no lengths.
     void add(const Plan& plan, const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& weight_shape,
-             nb::object kernel) {
+             std::int64_t repeats, nb::object kernel) {
         const auto same = [&](const Known& one) { return one.letter == *plan.format() && one.shape == shape; };
         known.erase(std::remove_if(known.begin(), known.end(), same), known.end());
         if (known.size() == MOST) known.pop_back();
-        known.insert(known.begin(), {plan, *plan.format(), shape, weight_shape, kernel});
+        known.insert(known.begin(), {plan, *plan.format(), shape, weight_shape, repeats, kernel});
     }
 
 private:
@@ -151,7 +173,21 @@ private:
         Plan plan;
         char letter;
         std::vector<std::int64_t> shape, weight_shape;
+        std::int64_t repeats;
         nb::object kernel;
+
+        // The steps of each sequence, from the lengths of the samples.
+        bool read(nb::handle lengths, std::vector<std::int64_t>& steps) const {
+            Tensor told;
+            if (!repeats || !told.read(lengths, "q") || !told.has_shape({plan.sequences() / repeats})) return false;
+            steps.reserve(static_cast<std::size_t>(plan.sequences()));
+            for (std::int64_t i = 0; i < told.count; ++i) {
+                const std::int64_t length = told.at<std::int64_t>()[i];
+                if (length < 0 || length > plan.extent()) return false;
+                steps.insert(steps.end(), static_cast<std::size_t>(repeats), length);
+            }
+            return true;
+        }
     };
     static constexpr std::size_t MOST = 16;
     std::vector<Known> known;

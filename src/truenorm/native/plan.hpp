@@ -223,6 +223,18 @@ public:
         }
     }
 
+    std::int64_t sequences() const { return p.sequences; }
+    std::int64_t extent() const { return p.extent; }
+
+    // This plan for a whole x, or for the first so many steps of each sequence: from 0 to the extent.
+    Problem whole(const std::int64_t* lengths, bool keep_padding) const {
+        Problem call = p;
+        call.rows = p.sequences * p.extent;
+        call.lengths = lengths;
+        call.keep_padding = keep_padding;
+        return call;
+    }
+
     // This plan with the ragged arguments of one call, all of them checked.
     Problem prepare(std::int64_t elements, Real& real, nb::handle lengths_, nb::handle starts_, nb::handle valid_,
                     nb::handle sample_weight_, bool keep_padding) const {

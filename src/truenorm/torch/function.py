@@ -39,8 +39,10 @@ def normalize(
     fixed: Fixed | None = None,
     padding: Padding = "zero",
     last: str | None = None,
+    moments: bool = True,
 ) -> tuple[Tensor, Tensor | NDArray[Any] | None]:
-    """y, and the moments that it used: count, mean and m2 side by side, (*statistics, 3); None where they are fixed.
+    """y, and the moments that it used: count, mean and m2 side by side, (*statistics, 3); None where they are fixed, or
+    need not be told.
 
     norm   as `spec.text_of` writes it, which can stand in a compiled graph
     told   valid, lengths, offsets and sample_weight, as far as they are given
@@ -54,31 +56,41 @@ def normalize(
         mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
         y, table = operators.normalize(x, weight, bias, *pieces, mean, var, norm, padding)
         return y, table if fixed is None else None
-    spec, spec_last = norm_from_text(norm), None if last is None else norm_from_text(last)
-    call = _kernel_call(x, spec, weight, bias, told, fixed, padding, spec_last)
+    call = _kernel_call(x, norm, weight, bias, told, fixed, padding, last)
     if call is None:
-        return _composed(x, spec, weight, bias, told, fixed, padding)
-    return call.run(x, weight, bias), call.moments
+        return _composed(x, norm_from_text(norm), weight, bias, told, fixed, padding)
+    return call.run(x, weight, bias), call.moments if moments else None
 
 
-def usual_call(x: Tensor, norm: str, weight: Tensor | None, bias: Tensor | None) -> _Call | None:
-    """The call of a kernel where everything is as usual: ordinary contiguous tensors on the CPU, and all of x is real.
+def usual_call(
+    x: Tensor,
+    norm: str,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    told: dict[str, Tensor] | None = None,
+    padding: Padding = "zero",
+) -> _Call | None:
+    """The call of a kernel where everything is as usual: ordinary contiguous tensors on the CPU, of which all is real or
+    `lengths` say what.
 
     None wherever something is not, or is wrong: `normalize` knows what to do. What a small layer spends its time on is
     Python, not arithmetic: each line here is a hundredth of a step on 32 x 100 values.
     """
     if not _undisturbed() or not _READ or engine.compiled() is None:
         return None
+    lengths = None
+    if told and ((lengths := told.get("lengths")) is None or len(told) > 1):
+        return None
     usual, spec = _usual(norm)
-    found = usual.call(x, weight, bias)
+    found = usual.call(x, weight, bias, lengths, padding == "keep")
     if found is None:
-        found = usual.call(x, weight, bias) if _learn(usual, spec, x) else None
+        found = usual.call(x, weight, bias, lengths, padding == "keep") if _learn(usual, spec, x) else None
         if found is None:
             return None
     native, kernel = found
     if native.large:
         kernels.set_threads(engine.threads())
-    return _Call(kernel, spec, _NOTHING, native)
+    return _Call(kernel, spec, None, native, None, padding)
 
 
 @lru_cache(maxsize=512)
@@ -87,7 +99,7 @@ def _usual(norm: str) -> tuple[Any, Norm | None]:
 
 
 def _learn(usual: Any, norm: Norm | None, x: Tensor) -> bool:
-    """Whether there is a kernel for all of an x, which `usual` then knows."""
+    """Whether there is a kernel for an x like this, which `usual` then knows."""
     if norm is None or x.dtype not in FORMATS or not _plain(x):
         return False
     try:
@@ -96,13 +108,14 @@ def _learn(usual: Any, norm: Norm | None, x: Tensor) -> bool:
         return False
     if kernel is None or kernel.view.transposed or kernel.view.weight_shape is None:
         return False
-    usual.add(kernel.plan, x.shape, kernel.view.weight_shape, kernel)
+    timed = not any(axis.weighted and axis.name in ("b", "t") for axis in kernel.view.axes)
+    usual.add(kernel.plan, x.shape, kernel.view.weight_shape, kernel.repeats or 0 if timed else 0, kernel)
     return True
 
 
 def compute(
     x: Tensor,
-    norm: Norm,
+    norm: str,
     weight: Tensor | None,
     bias: Tensor | None,
     told: dict[str, Tensor],
@@ -112,7 +125,7 @@ def compute(
     """`normalize` without autograd."""
     call = _kernel_call(x, norm, weight, bias, told, fixed, padding, None)
     if call is None:
-        return _composed(x, norm, weight, bias, told, fixed, padding)
+        return _composed(x, norm_from_text(norm), weight, bias, told, fixed, padding)
     y = call.forward(x, weight, bias)
     return y, None if (found := call.moments) is None else torch.from_numpy(found)
 
@@ -120,7 +133,7 @@ def compute(
 def compute_backward(
     dy: Tensor,
     x: Tensor,
-    norm: Norm,
+    norm: str,
     weight: Tensor | None,
     bias: Tensor | None,
     told: dict[str, Tensor],
@@ -137,7 +150,7 @@ def compute_backward(
         gradients = call.backward(x, dy, weight, (True, True, True))
         if gradients is not None:
             return gradients
-    return composed.gradients(dy, x, real(norm, x, told), weight, bias, fixed, padding)
+    return composed.gradients(dy, x, real(norm_from_text(norm), x, told), weight, bias, fixed, padding)
 
 
 def _composed(
@@ -179,13 +192,14 @@ class _Call:
         self,
         kernel: Any,
         norm: Norm,
-        told: dict[str, Tensor],
+        told: dict[str, Tensor] | None,
         native: Any,
         fixed: Fixed | None = None,
         padding: Padding = "zero",
         permuted: bool = False,
     ) -> None:
-        self.kernel, self.norm, self.told = kernel, norm, told
+        self.kernel, self.norm = kernel, norm
+        self.told = told  # what is real; None: nothing but the lengths that `native` keeps
         self.native = native  # a `_native.Call`
         self.fixed = fixed
         self.padding = padding
@@ -211,8 +225,12 @@ class _Call:
         return found.reshape(*self.kernel.view.statistics, 3)
 
     def real(self, x: Tensor) -> Real:
-        """What is real, for derivatives of derivatives."""
-        return real(self.norm, x, self.told)
+        """What is real, for derivatives of derivatives. Copies: who changes lengths later does not change gradients."""
+        told = self.told
+        if told is None:
+            steps = np.frombuffer(bytearray(self.native.get_lengths()), np.int64)
+            told = {"lengths": torch.from_numpy(steps[:: self.kernel.repeats])} if len(steps) else {}
+        return real(self.norm, x, told)
 
     def seen(self, x: Tensor) -> Tensor:
         """As the kernel sees it."""
@@ -304,18 +322,17 @@ _is_many = torch._C._functorch.is_legacy_batchedtensor  # as autograd's is_grads
 _transforming = torch._C._are_functorch_transforms_active
 _tracing = torch._C._get_tracing_state
 _modes = torch._C._len_torch_dispatch_stack  # that look at every operation, or make tensors up
-_NOTHING: dict[str, Tensor] = {}
 
 
 def _kernel_call(
     x: Tensor,
-    norm: Norm,
+    norm: str,
     weight: Tensor | None,
     bias: Tensor | None,
     told: dict[str, Tensor],
     fixed: Fixed | None,
     padding: Padding,
-    last: Norm | None,
+    last: str | None,
 ) -> _Call | None:
     """The call of a kernel; None where there is none for it."""
     constants = (told.get("sample_weight"), None if fixed is None else fixed.mean, None if fixed is None else fixed.var)
@@ -323,18 +340,38 @@ def _kernel_call(
         return None  # the kernels have no gradient of these
     if not _READ or engine.compiled() is None or not _plain(x) or x.dtype not in FORMATS or not x.numel():
         return None
-    permuted = False
-    shape, seen = x.shape, norm
-    if last is not None and not told and not x.is_contiguous() and x.movedim(1, -1).is_contiguous():
-        permuted, seen, shape = True, last, torch.Size((shape[0], *shape[2:], shape[1]))
-    if told and (found := _by_lengths(x, norm, told)) is not None:
-        kernel, ragged, told = found
-    elif told:
+    call = usual_call(x, norm, weight, bias, told, padding) or _other_call(x, norm, weight, bias, told, padding, last)
+    if call is None or fixed is None:
+        return call
+    mean, var, each = fixed.mean, fixed.var, call.kernel.statistics
+    if not _plain(mean) or not _plain(var) or mean.numel() != each or var.numel() != each:
+        return None
+    # Copies: whoever moves the buffers before backward does not change gradients.
+    call.fixed = Fixed(*(one.detach().to(torch.float64, copy=True).contiguous() for one in (mean, var)))
+    call.native.fix(call.fixed.mean, call.fixed.var)
+    return call
+
+
+def _other_call(
+    x: Tensor,
+    norm: str,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    told: dict[str, Tensor],
+    padding: Padding,
+    last: str | None,
+) -> _Call | None:
+    """The call where something is not as usual: what is told, or how x lies in memory."""
+    spec, shape, permuted = norm_from_text(norm), x.shape, False
+    if told:
         told = {name: value.clone() for name, value in told.items()}  # who changes them later does not change gradients
-        selection = described(norm, x, told)
+        selection = described(spec, x, told)
         kernel = kernels.find(selection, FORMATS[x.dtype])
         ragged = kernels.EVERYTHING if kernel is None else kernel.ragged(selection)
     else:
+        seen = spec
+        if last is not None and not x.is_contiguous() and x.movedim(1, -1).is_contiguous():
+            permuted, seen, shape = True, norm_from_text(last), torch.Size((shape[0], *shape[2:], shape[1]))
         kernel, ragged = kernels.whole_kernel(seen, shape, FORMATS[x.dtype]), kernels.EVERYTHING
     if kernel is None or kernel.view.transposed:
         return None
@@ -343,46 +380,7 @@ def _kernel_call(
         return None
     kernels.set_threads(engine.threads())
     native = kernels.Call(kernel.plan, x.numel(), *ragged, padding == "keep")
-    if fixed is not None:
-        mean, var = fixed.mean, fixed.var
-        if not _plain(mean) or not _plain(var) or mean.numel() != kernel.statistics or var.numel() != kernel.statistics:
-            return None
-        # Copies: whoever moves the buffers before backward does not change gradients.
-        mean, var = (one.detach().to(torch.float64, copy=True).contiguous() for one in (mean, var))
-        native.fix(mean, var)
-        fixed = Fixed(mean, var)
-    return _Call(kernel, norm, told, native, fixed, padding, permuted)
-
-
-def _by_lengths(
-    x: Tensor, norm: Norm, told: dict[str, Tensor]
-) -> tuple[Any, tuple[Any, ...], dict[str, Tensor]] | None:
-    """The kernel, what it is told, and a copy of that, for `lengths` alone as they usually are; else None.
-
-    It knows too little to say what is wrong, but does in 5 microseconds what takes `described` 50.
-    """
-    lengths = told.get("lengths")
-    if (
-        lengths is None
-        or len(told) > 1
-        or lengths.dtype is not torch.int64
-        or not _plain(lengths)
-        or lengths.dim() != 1
-    ):
-        return None
-    try:
-        kernel = kernels.whole_kernel(norm, x.shape, FORMATS[x.dtype])
-    except ValueError:
-        return None
-    if kernel is None or kernel.repeats is None or kernel.view.transposed:
-        return None
-    if any(axis.weighted and axis.name in ("b", "t") for axis in kernel.view.axes):
-        return None
-    counts = lengths.numpy().copy()
-    if len(counts) * kernel.repeats != kernel.sequences or counts.min() < 0 or counts.max() > kernel.extent:
-        return None
-    copied = {"lengths": torch.from_numpy(counts)}
-    return kernel, (counts if kernel.repeats == 1 else np.repeat(counts, kernel.repeats), None, None, None), copied
+    return _Call(kernel, spec, told, native, None, padding, permuted)
 
 
 def _covers(parameter: Tensor, shape: tuple[int, ...] | None) -> bool:

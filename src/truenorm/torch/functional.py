@@ -86,8 +86,8 @@ def batch_norm_of(
         if told:
             raise ValueError("batch_norm: running_mean and running_var both, or neither, got one of them.")
         return torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, 0.0, eps), 0  # raises
-    if training and not told and (call := usual_call(x, norm, weight, bias)) is not None:
-        several = x.numel() > channels
+    if training and (call := usual_call(x, norm, weight, bias, told, padding)) is not None:
+        several = call.native.real_elements > channels
         if several and running_mean is None and running_var is None:
             if counter is not None:  # as torch does
                 counter.add_(1)
@@ -165,11 +165,12 @@ def layer_norm_of(
     norm: str,
 ) -> Any:
     """`layer_norm` of what is opened."""
-    if not form.told and (call := usual_call(form.x, norm, weight, bias)) is not None and call.covers(shape):
+    call = usual_call(form.x, norm, weight, bias, form.told, padding)
+    if call is not None and call.covers(shape):
         return form.close(call.run(form.x, weight, bias))
     if _theirs(form) or not _usual_last(form, shape, eps, weight, bias):
         return form.close(torch_functional.layer_norm(form.x, shape, weight, bias, eps))
-    y, _ = normalize(form.x, norm, weight, bias, form.told, padding=padding)
+    y, _ = normalize(form.x, norm, weight, bias, form.told, padding=padding, moments=False)
     return form.close(y)
 
 
@@ -200,11 +201,12 @@ def rms_norm_of(
     """`rms_norm` of what is opened."""
     if norm is None:
         norm = _layer(len(shape), _rms_eps(form.x.dtype), False) if eps is None and shape else ""
-    if not form.told and (call := usual_call(form.x, norm, weight, None)) is not None and call.covers(shape):
+    call = usual_call(form.x, norm, weight, None, form.told, padding)
+    if call is not None and call.covers(shape):
         return form.close(call.run(form.x, weight, None))
     if _theirs(form) or not _usual_last(form, shape, eps, weight):
         return form.close(torch_functional.rms_norm(form.x, shape, weight, eps))
-    y, _ = normalize(form.x, norm, weight, None, form.told, padding=padding)
+    y, _ = normalize(form.x, norm, weight, None, form.told, padding=padding, moments=False)
     return form.close(y)
 
 
@@ -252,8 +254,9 @@ def group_norm_of(
     """`group_norm` of what is opened."""
     x = form.x
     channels = _channels(form)
-    call = None if form.told else usual_call(x, norms[0], weight, bias)
-    if call is not None and x.numel() > x.shape[0] * num_groups:  # else torch has an error to say
+    call = usual_call(x, norms[0], weight, bias, form.told, padding)
+    several = channels > num_groups if form.told else x.numel() > x.shape[0] * num_groups
+    if call is not None and several:  # else there may be an error to say
         return form.close(call.run(x, weight, bias))
     if form.told and num_groups > 0 and channels % num_groups:
         raise ValueError(f"num_groups: divides the channels of x, got {num_groups} for {channels}.")

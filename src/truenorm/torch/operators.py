@@ -59,7 +59,7 @@ def normalize(
     _refuse_forward_mode()
     told = _told((valid, lengths, offsets, sample_weight))
     fixed = None if mean is None or var is None else Fixed(mean, var)
-    y, table = _eager().compute(x, norm_from_text(norm), weight, bias, told, fixed, padding)
+    y, table = _eager().compute(x, norm, weight, bias, told, fixed, padding)
     if table is None:
         table = torch.empty(0, dtype=_table_dtype(x), device=x.device)
     return _laid_out_like(x, y), table.clone()
@@ -103,7 +103,7 @@ def normalize_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     told = _told((valid, lengths, offsets, sample_weight))
     fixed = None if mean is None or var is None else Fixed(mean, var)
-    found = _eager().compute_backward(dy, x, norm_from_text(norm), weight, bias, told, fixed, padding, table)
+    found = _eager().compute_backward(dy, x, norm, weight, bias, told, fixed, padding, table)
     dx, dweight, dbias = (x.new_empty(0) if one is None else one.contiguous() for one in found)
     return _laid_out_like(x, dx), dweight, dbias
 

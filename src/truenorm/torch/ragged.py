@@ -50,9 +50,11 @@ def opened(
     rows_only: bool = False,
 ) -> Opened:
     """x as a plain tensor. Whether each sequence has statistics of its own, or even each row."""
-    nothing = valid is None and lengths is None and offsets is None and sample_weight is None
-    if nothing and type(x) is Tensor and not x.is_nested:
-        return Opened(x, {})
+    if valid is None and offsets is None and sample_weight is None and type(x) is Tensor and not x.is_nested:  # as usual
+        if lengths is None:
+            return Opened(x, {})
+        if type(lengths) is Tensor and lengths.device == x.device and lengths.dtype not in _UNSIGNED:
+            return Opened(x, {"lengths": lengths})
     told = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
     given = {name: value for name, value in told.items() if value is not None}
     if isinstance(x, PackedSequence):
