@@ -58,9 +58,11 @@ def on_native() -> Iterator[None]:
     """Threads that are told, and everything as it was behind each test."""
     before = engine.engine()
     engine.use("native")
+    _native.join_openmp(False)
     yield
     engine.use(before)
     engine.set_threads(None)
+    _native.join_openmp("truenorm.torch" in sys.modules)
     _native.select_loops("")
 
 
@@ -113,6 +115,44 @@ def test_the_number_of_threads_changes_no_bit(name: str) -> None:
             assert_same_results(call(), expected, f"{what}, {count} threads")
 
 
+def join_openmp() -> None:
+    """Its threads, which torch brings, instead of the pool's."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    if not _native.join_openmp(True):
+        pytest.skip("this torch has no OpenMP")
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_threads_of_openmp_change_no_bit(name: str) -> None:
+    for what, call in work(name, (np.float16, np.float32, np.float64)):
+        _native.join_openmp(False)
+        engine.set_threads(1)
+        expected = call()
+        join_openmp()
+        for count in (1, 2, 3, 7):
+            engine.set_threads(count)
+            assert_same_results(call(), expected, f"{what}, {count} threads")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process")
+def test_threads_of_openmp_are_used_instead_of_the_pool() -> None:
+    script = """
+        import os, numpy as np, torch, truenorm as tn, truenorm.torch
+        from truenorm import _native, engine
+        def threads(): return len(os.listdir("/proc/self/task"))
+        if _native.join_openmp(True):
+            torch.set_num_threads(3)
+            torch.randn(1000, 1000).sqrt()  # its threads are here now
+            alone = threads()
+            tn.forward(np.ones((1000, 70), np.float32), tn.layer())
+            assert threads() == alone, "a pool beside them"
+            engine.set_threads(5)
+            tn.forward(np.ones((1000, 70), np.float32), tn.layer())
+            assert threads() == alone + 2, (threads(), alone)
+    """
+    in_subprocess("\n".join(line.removeprefix(" " * 8) for line in script.splitlines()))
+
+
 @pytest.mark.parametrize("name", PATTERNS)
 def test_twenty_repetitions_change_no_bit(name: str) -> None:
     engine.set_threads(4)
@@ -152,8 +192,11 @@ def test_threads_sleep_when_there_is_nothing_to_do() -> None:
     assert time.process_time() - before < 0.05
 
 
-def test_calls_from_several_threads_at_once_change_no_bit() -> None:
+@pytest.mark.parametrize("openmp", [False, True], ids=["pool", "openmp"])
+def test_calls_from_several_threads_at_once_change_no_bit(openmp: bool) -> None:
     engine.set_threads(3)
+    if openmp:
+        join_openmp()
     calls = [one for name in PATTERNS for one in work(name)]
     expected = [call() for _, call in calls]
     start = threading.Barrier(4)
@@ -411,6 +454,9 @@ def spread_over_processes() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("openmp", [False, True], ids=["pool", "openmp"])
 @pytest.mark.parametrize("function", [fork_and_compute, fork_beside_a_call, spread_over_processes])
-def test_a_forked_child_computes_the_same_bits(function: Callable[[], None]) -> None:
-    in_subprocess(call_here(function))
+def test_a_forked_child_computes_the_same_bits(function: Callable[[], None], openmp: bool) -> None:
+    if openmp:  # it survives no fork itself
+        pytest.importorskip("torch", reason="torch is not installed")
+    in_subprocess(("import truenorm.torch; " if openmp else "") + call_here(function))

@@ -16,6 +16,9 @@ def set_threads(count: int) -> None:
 def get_threads() -> int:
     """How many threads a call may use."""
 
+def join_openmp(join: bool, /) -> bool:
+    """Whether to use OpenMP's threads from now on; False where they are not used, as this process has none."""
+
 def select_loops(name: str) -> bool:
     """Use the loops of this name, "" for the best; False where this processor has none."""
 

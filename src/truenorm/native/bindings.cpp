@@ -141,6 +141,7 @@ NB_MODULE(_native, m) {
     m.def("build_info", &build_info, "How this module was built, and the loops in use.");
     m.def("set_threads", &set_threads, "How many threads a call may use.");
     m.def("get_threads", &get_threads, "How many threads a call may use.");
+    m.def("join_openmp", &join_openmp, "Whether to use OpenMP's threads from now on; False where they are not used.");
     m.def("select_loops", [](const char* name) { return select_loops(*name ? name : nullptr); },
           "Use the loops of this name, \"\" for the best; False where this processor has none.");
     m.def("blend_running", &python_blend, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),

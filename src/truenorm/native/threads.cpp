@@ -9,6 +9,7 @@
 #include <vector>
 
 #if defined(__unix__) || defined(__APPLE__)
+#include <dlfcn.h>
 #include <pthread.h>
 #endif
 #if defined(TRUENORM_X86)
@@ -139,10 +140,32 @@ std::atomic<Pool*> pool_of_all{nullptr};
 std::atomic<int> threads{0};
 std::mutex creation;
 
-// A forked child has none of its parent's threads, and its locks may be held by them: it starts anew.
+std::atomic<Parallel> openmp{nullptr};  // where it was found and is to be used
+
+// A call's items, and who is at them.
+struct Items {
+    Item item;
+    void* context;
+    std::int64_t count;
+    std::atomic<std::int64_t> next{0};
+
+    void take() {
+        for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) item(context, i);
+    }
+};
+
+// A forked child has none of its parent's threads, and its locks may be held by them: it starts anew. OpenMP does not.
 void forget_in_child() {
+    openmp.store(nullptr);
     pool_of_all.store(nullptr, std::memory_order_release);
     new (&creation) std::mutex;
+}
+
+void start_anew_in_children() {
+#if defined(__unix__) || defined(__APPLE__)
+    static const int registered = pthread_atfork(nullptr, nullptr, forget_in_child);
+    (void)registered;
+#endif
 }
 
 Pool* the_pool() {
@@ -151,10 +174,7 @@ Pool* the_pool() {
     std::unique_lock<std::mutex> lock(creation);
     found = pool_of_all.load(std::memory_order_acquire);
     if (!found) {
-#if defined(__unix__) || defined(__APPLE__)
-        static const int registered = pthread_atfork(nullptr, nullptr, forget_in_child);
-        (void)registered;
-#endif
+        start_anew_in_children();
         found = new Pool;
         pool_of_all.store(found, std::memory_order_release);
     }
@@ -172,12 +192,24 @@ int get_threads() {
     return cores ? static_cast<int>(cores) : 1;
 }
 
+bool join_openmp(bool join) {
+    Parallel found = nullptr;
+#if defined(__unix__)
+    start_anew_in_children();
+    if (join) found = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+#endif
+    openmp.store(found);
+    return found != nullptr;
+}
+
 bool Team::shares(std::int64_t elements) { return elements >= WORTH_WAKING; }
 
 Team::Team(std::int64_t elements) {
     if (!shares(elements)) return;
     const int helpers = get_threads() - 1;
     if (helpers < 1) return;
+    parallel = openmp.load();
+    if (parallel) return;
     Pool* shared = the_pool();
     turn = std::unique_lock<std::mutex>(shared->caller, std::try_to_lock);
     if (!turn.owns_lock()) return;
@@ -185,6 +217,11 @@ Team::Team(std::int64_t elements) {
     pool->begin(helpers);
 }
 
-void Team::run(std::int64_t count, Item item, void* context) { pool->run(count, item, context); }
+void Team::run(std::int64_t count, Item item, void* context) {
+    if (!parallel) return pool->run(count, item, context);
+    Items items{item, context, count};
+    const std::int64_t most = get_threads();
+    parallel([](void* all) { static_cast<Items*>(all)->take(); }, &items, static_cast<unsigned>(count < most ? count : most), 0);
+}
 
 }  // namespace truenorm

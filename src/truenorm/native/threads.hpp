@@ -11,6 +11,11 @@ namespace truenorm {
 void set_threads(int count);
 int get_threads();
 
+// Whether OpenMP's threads do the work from now on, where the process has them (GNU's, which torch brings): they are awake
+// from the operators around a call, and a pool beside them would fight them for the cores. False where they do not.
+bool join_openmp(bool join);
+using Parallel = void (*)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
+
 struct Pool;
 
 // The threads of one call. They wake when it begins, and stay awake from one part of its work to the next. Where there is
@@ -25,7 +30,7 @@ public:
     // body(0 .. count - 1), by all. Waits for all of them. A body must not throw.
     template <class Body>
     void share(std::int64_t count, Body& body) {
-        if (pool && count > 1) return run(count, [](void* context, std::int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
+        if ((pool || parallel) && count > 1) return run(count, [](void* context, std::int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
         for (std::int64_t i = 0; i < count; ++i) body(i);
     }
 
@@ -34,6 +39,7 @@ private:
     void run(std::int64_t count, Item item, void* context);
 
     Pool* pool = nullptr;
+    Parallel parallel = nullptr;  // OpenMP's threads, instead of the pool's
     std::unique_lock<std::mutex> turn;
 };
 

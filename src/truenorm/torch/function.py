@@ -434,3 +434,5 @@ _ORDINARY = (Tensor, torch.nn.Parameter)
 _READ = hasattr(Tensor, "__dlpack_c_exchange_api__") and (
     kernels is not None and kernels.native.understand_tensors(Tensor.__dlpack_c_exchange_api__, *_ORDINARY)
 )
+if kernels is not None:
+    kernels.native.join_openmp(True)
