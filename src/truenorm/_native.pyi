@@ -136,11 +136,9 @@ class Usual:
     """Calls of one normalization where all of x is real, or the first so many steps of each sample, for the shapes that
     were seen last."""
 
-    def call(
-        self, x: Any, weight: Any, bias: Any, lengths: Any, keep_padding: bool, /
-    ) -> tuple[Call, Any] | None:
-        """The call, and what `add` was given with its plan. None where there is no plan for this x yet, where x, weight,
-        bias or lengths cannot be read where they are, or where something does not fit."""
+    def call(self, x: Any, weight: Any, bias: Any, lengths: Any, keep_padding: bool, /) -> tuple[Call, Any] | None:
+        """The call, and what `add` was given with its plan. None where there is no plan for this x yet, where a tensor
+        cannot be read where it is, or where something does not fit."""
 
     def add(
         self, plan: Plan, shape: tuple[int, ...], weight_shape: tuple[int, ...], repeats: int, kernel: Any, /

@@ -70,8 +70,8 @@ def usual_call(
     told: dict[str, Tensor] | None = None,
     padding: Padding = "zero",
 ) -> _Call | None:
-    """The call of a kernel where everything is as usual: ordinary contiguous tensors on the CPU, of which all is real or
-    `lengths` say what.
+    """The call of a kernel where everything is as usual: ordinary contiguous tensors on the CPU, of which all is real,
+    or `lengths` say what.
 
     None wherever something is not, or is wrong: `normalize` knows what to do. What a small layer spends its time on is
     Python, not arithmetic: each line here is a hundredth of a step on 32 x 100 values.
@@ -82,6 +82,8 @@ def usual_call(
     if told and ((lengths := told.get("lengths")) is None or len(told) > 1):
         return None
     usual, spec = _usual(norm)
+    if spec is None:
+        return None
     found = usual.call(x, weight, bias, lengths, padding == "keep")
     if found is None:
         found = usual.call(x, weight, bias, lengths, padding == "keep") if _learn(usual, spec, x) else None
@@ -95,12 +97,13 @@ def usual_call(
 
 @lru_cache(maxsize=512)
 def _usual(norm: str) -> tuple[Any, Norm | None]:
+    """The kernels that are known for it, and the norm itself; None for the text of one that makes no sense."""
     return kernels.native.Usual(), norm_from_text(norm) if norm else None
 
 
-def _learn(usual: Any, norm: Norm | None, x: Tensor) -> bool:
+def _learn(usual: Any, norm: Norm, x: Tensor) -> bool:
     """Whether there is a kernel for an x like this, which `usual` then knows."""
-    if norm is None or x.dtype not in FORMATS or not _plain(x):
+    if x.dtype not in FORMATS or not _plain(x):
         return False
     try:
         kernel = kernels.whole_kernel(norm, x.shape, FORMATS[x.dtype])

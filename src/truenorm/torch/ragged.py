@@ -50,7 +50,7 @@ def opened(
     rows_only: bool = False,
 ) -> Opened:
     """x as a plain tensor. Whether each sequence has statistics of its own, or even each row."""
-    if valid is None and offsets is None and sample_weight is None and type(x) is Tensor and not x.is_nested:  # as usual
+    if valid is None and offsets is None and sample_weight is None and type(x) is Tensor and not x.is_nested:
         if lengths is None:
             return Opened(x, {})
         if type(lengths) is Tensor and lengths.device == x.device and lengths.dtype not in _UNSIGNED:
