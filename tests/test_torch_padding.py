@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 invariance = pytest.importorskip("pytest_torch.invariance", reason="pytest-torch is not installed")
+torchtest = pytest.importorskip("torchtest2", reason="torchtest2 is not installed")
 
 import truenorm.torch as tnt  # noqa: E402
 
@@ -43,3 +44,34 @@ def test_they_matter_to_torchs() -> None:
         invariance.assert_padding_invariant(model, batch(), extra=7)
     with pytest.raises(AssertionError, match="Mask invariance violated"):
         invariance.assert_mask_invariant(model, batch())
+
+
+# torchtest2 has no assertion of that name; its invariance takes any change that must not matter, and one of its checks
+# looks for masks that are ignored.
+
+
+def more_padding(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The same tokens, four more positions that are not real, and other content in all of those."""
+    mask = nn.functional.pad(inputs["attention_mask"], (0, 4))
+    ids = nn.functional.pad(inputs["input_ids"], (0, 4))
+    return {"input_ids": torch.where(mask.bool(), ids, 19), "attention_mask": mask}
+
+
+def real_tags(tags: Any) -> Any:
+    mask = batch()["attention_mask"].bool()
+    return torch.where(mask[..., None], tags[:, : mask.shape[1]], 0.0)
+
+
+def test_torchtest_finds_ours_invariant_and_torchs_not() -> None:
+    torchtest.assert_invariance(Tagger(tnt, told=True), batch(), more_padding, output_fn=real_tags)
+    with pytest.raises(torchtest.TorchTestError, match="the output changed under the perturbation for 3/3"):
+        torchtest.assert_invariance(Tagger(nn, told=False), batch(), more_padding, output_fn=real_tags)
+
+
+def test_torchtest_finds_that_torchs_ignore_the_mask_and_ours_do_not() -> None:
+    others = [name for name in torchtest.CHECKS if name not in ("forward", "input_dependency")]
+    for kit, told in ((tnt, True), (nn, False)):
+        report = torchtest.check_model(Tagger(kit, told), batch(), skip=others)
+        found = report["input_dependency"]
+        assert report.ok == told, found
+        assert told or "inputs['attention_mask'] has no influence on the output" in found.message
