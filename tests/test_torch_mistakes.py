@@ -1,6 +1,7 @@
 """What users, and those who try to break the layers, do: mistakes, unusual tensors and arguments, tracers."""
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -340,6 +341,67 @@ def test_backward_takes_what_forward_saw_or_says_so(change: Any) -> None:
             y = layer(x)
         with pytest.raises(RuntimeError, match="backward: x and weight as and where they were in forward, got"):
             y.sum().backward()
+
+
+@pytest.mark.parametrize("offset", [0, 1, 1 << 20])
+@pytest.mark.parametrize("told", [{}, {"lengths": torch.tensor([2, 6, 1, 0])}], ids=["all", "lengths"])
+def test_tensors_that_lost_their_memory(offset: int, told: dict[str, Any]) -> None:
+    def lost(*shape: int, offset: int = offset) -> Any:
+        whole = torch.ones(offset + 1, *shape)  # whose last part has an address still, where it was not the first
+        part = whole[-1]
+        whole.untyped_storage().resize_(0)
+        return part
+
+    for make in (lambda: tnt.BatchNorm1d(5), lambda: tnt.GroupNorm(1, 5), lambda: tnt.InstanceNorm1d(5, affine=True)):
+        with pytest.raises(RuntimeError, match=r"^x: a tensor with memory of its own"):
+            make()(lost(4, 5, 6, offset=min(offset, 100)), **told)
+        layer = make()
+        layer.weight.data = lost(5)
+        with pytest.raises(RuntimeError, match=r"^weight: a tensor with memory of its own"):
+            layer(normal(4, 5, 6), **told)
+    layer = tnt.BatchNorm1d(5)
+    layer.running_mean = lost(5)
+    for training in (True, False):
+        with pytest.raises(RuntimeError, match=r"^running_mean: a tensor with memory of its own"):
+            layer.train(training)(normal(4, 5, 6), **told)
+
+
+def test_buffers_that_are_read_with_their_sign_turned() -> None:
+    x, layer = normal(4, 5), tnt.BatchNorm1d(5)
+    layer.running_mean = torch._neg_view(torch.full((5,), 2.0))
+    layer(x)
+    torch.testing.assert_close(layer.running_mean, 0.9 * torch.full((5,), -2.0) + 0.1 * x.mean(0))
+
+
+def test_backward_takes_a_weight_that_lies_elsewhere() -> None:
+    x, layer = normal(4, 5).requires_grad_(), tnt.LayerNorm(5)
+    expected = torch.autograd.grad(layer(x).square().sum(), x)[0]
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda kept: kept, lambda kept: torch.stack([kept, kept], -1)[..., 0]
+    ):
+        y = layer(x).square().sum()
+    torch.testing.assert_close(torch.autograd.grad(y, x)[0], expected)
+
+
+def test_many_threads_with_many_shapes_at_once() -> None:
+    layer = tnt.BatchNorm1d(8, track_running_stats=False)
+    shapes = [(b, 8, 720 // b) for b in range(1, 361) if 720 % b == 0]  # more than are remembered, of as many elements
+    wrong = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(400):
+            shape = shapes[int(torch.randint(len(shapes), (), generator=generator))]
+            x = torch.randn(shape, generator=generator) + torch.arange(8.0)[:, None]
+            with torch.no_grad():
+                y = layer(x)
+            if not torch.allclose(y, nn.functional.batch_norm(x, None, None, training=True), atol=1e-4):
+                wrong.append(shape)
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work, seed) for seed in range(4)]:
+            done.result()
+    assert not wrong
 
 
 def test_a_weight_that_lost_its_memory() -> None:

@@ -83,7 +83,7 @@ public:
     // written where they are.
     int update_running(nb::handle mean_, nb::handle var_, double momentum, int ddof, nb::handle counter_) {
         Tensor mean, var, counter;
-        if (!mean.see(mean_, "fd") || !var.see(var_, "fd") || mean.letter != var.letter || mean.count != size() ||
+        if (!mean.read(mean_, "fd") || !var.read(var_, "fd") || mean.letter != var.letter || mean.count != size() ||
             var.count != size() || !(counter_.is_none() || (counter.see(counter_, "q") && counter.count == 1)))
             return 2;
         const int done =
@@ -144,27 +144,33 @@ class Usual {
 public:
     // None where there is no kernel for this x yet, where x, weight, bias or lengths cannot be read where they are, or where
     // something does not fit. With the call comes what `add` was given.
-    nb::object call(nb::handle x_, nb::handle weight, nb::handle bias, nb::handle lengths, bool keep_padding) {
-        Tensor x, parameter;
-        if (!x.read(x_, Call::FLOATS)) return nb::none();
+    nb::object call(nb::handle x_, nb::handle weight_, nb::handle bias_, nb::handle lengths_, bool keep_padding) {
+        Tensor x, weight, bias, lengths;
+        if (!x.read(x_, Call::FLOATS) || !given(weight, weight_, Call::FLOATS) || !given(bias, bias_, Call::FLOATS) ||
+            !given(lengths, lengths_, "q"))
+            return nb::none();
+        // Whoever asks torch or Python for something may find another thread's `add` done behind it: from here to the
+        // copies nobody does.
         const auto same = [&](const Known& one) { return one.letter == x.letter && x.has_shape(one.shape); };
         const auto found = std::find_if(known.begin(), known.end(), same);
         if (found == known.end()) return nb::none();
-        for (nb::handle one : {weight, bias})
-            if (!one.is_none() && !(parameter.read(one, Call::FLOATS) && parameter.has_shape(found->weight_shape)))
-                return nb::none();
+        if ((weight && !weight.has_shape(found->weight_shape)) || (bias && !bias.has_shape(found->weight_shape)))
+            return nb::none();
         std::vector<std::int64_t> steps;
-        if (!lengths.is_none() && !found->read(lengths, steps)) return nb::none();
+        if (lengths && !found->read(lengths, steps)) return nb::none();
+        const nb::object kernel = found->kernel;
         Call* const call = new Call(found->plan, std::move(steps), keep_padding);
-        return nb::make_tuple(nb::cast(call, nb::rv_policy::take_ownership), found->kernel);
+        return nb::make_tuple(nb::cast(call, nb::rv_policy::take_ownership), kernel);
     }
 
     // repeats: how often each sample's length stands in a row, one for each sequence; 0 where there are no lengths.
     void add(const Plan& plan, const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& weight_shape,
              std::int64_t repeats, nb::object kernel) {
         const auto same = [&](const Known& one) { return one.letter == *plan.format() && one.shape == shape; };
-        known.erase(std::remove_if(known.begin(), known.end(), same), known.end());
-        if (known.size() == MOST) known.pop_back();
+        std::vector<Known> gone;  // what they hold is let go of when all is done: that may run anything
+        const auto found = std::find_if(known.begin(), known.end(), same);
+        if (found != known.end()) gone.push_back(*found), known.erase(found);
+        else if (known.size() == MOST) gone.push_back(known.back()), known.pop_back();
         known.insert(known.begin(), {plan, *plan.format(), shape, weight_shape, repeats, kernel});
     }
 
@@ -177,9 +183,8 @@ private:
         nb::object kernel;
 
         // The steps of each sequence, from the lengths of the samples.
-        bool read(nb::handle lengths, std::vector<std::int64_t>& steps) const {
-            Tensor told;
-            if (!repeats || !told.read(lengths, "q") || !told.has_shape({plan.sequences() / repeats})) return false;
+        bool read(const Tensor& told, std::vector<std::int64_t>& steps) const {
+            if (!repeats || !told.has_shape({plan.sequences() / repeats})) return false;
             steps.reserve(static_cast<std::size_t>(plan.sequences()));
             for (std::int64_t i = 0; i < told.count; ++i) {
                 const std::int64_t length = told.at<std::int64_t>()[i];
@@ -191,6 +196,10 @@ private:
     };
     static constexpr std::size_t MOST = 16;
     std::vector<Known> known;
+
+    static bool given(Tensor& tensor, nb::handle object, const char* letters) {
+        return object.is_none() || tensor.read(object, letters);
+    }
 };
 
 }  // namespace truenorm

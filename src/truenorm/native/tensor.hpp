@@ -59,6 +59,8 @@ public:
         types[0] = reinterpret_cast<PyTypeObject*>(tensor.ptr());
         types[1] = reinterpret_cast<PyTypeObject*>(parameter.ptr());
         negative = PyUnicode_InternFromString("is_neg");
+        storage = PyUnicode_InternFromString("untyped_storage");
+        bytes = PyUnicode_InternFromString("nbytes");
         return exchange != nullptr;
     }
 
@@ -81,7 +83,8 @@ public:
         letter = format();
         if (view.device.type != dlpack::CPU || !letter || !std::strchr(letters, letter) || !contiguous()) return false;
         char* const at = static_cast<char*>(view.data) + view.byte_offset;
-        if (!view.data || reinterpret_cast<std::uintptr_t>(at) % (view.type.bits / 8)) return false;
+        const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(at);
+        if (!view.data || address % (view.type.bits / 8) || (address < ANY_OFFSET && freed(object))) return false;
         data = at;
         return true;
     }
@@ -112,8 +115,21 @@ public:
 private:
     static inline const dlpack::Exchange* exchange = nullptr;
     static inline PyTypeObject* types[2] = {};
-    static inline PyObject* negative = nullptr;
+    static inline PyObject *negative = nullptr, *storage = nullptr, *bytes = nullptr;
+    // Where memory was taken back from a tensor, its address is its offset. No offset is as large as this, and almost no
+    // address is smaller.
+    static constexpr std::uintptr_t ANY_OFFSET = std::uintptr_t{1} << 40;
     dlpack::Tensor view;
+
+    static bool freed(nb::handle object) {
+        PyObject* const held = PyObject_CallMethodNoArgs(object.ptr(), storage);
+        PyObject* const size = held ? PyObject_CallMethodNoArgs(held, bytes) : nullptr;
+        const bool none = !size || PyObject_IsTrue(size) != 1;
+        if (PyErr_Occurred()) PyErr_Clear();
+        Py_XDECREF(size);
+        Py_XDECREF(held);
+        return none;
+    }
 
     char format() const {
         const dlpack::Type& type = view.type;

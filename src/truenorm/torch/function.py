@@ -175,14 +175,8 @@ def _composed(
     for name, one in (("weight", weight), ("bias", bias)):
         if one is not None and tuple(one.shape) != elements.view.weight_shape:
             raise ValueError(f"{name}: the shape {elements.view.weight_shape} for this x, got {tuple(one.shape)}.")
-        if (
-            one is not None
-            and type(one) in _ORDINARY
-            and one.is_cpu
-            and not _transforming()
-            and not one.untyped_storage().size()
-        ):
-            raise RuntimeError(f"{name}: a tensor with memory of its own, got one that lost it.")
+    mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
+    check_memory(x=x, weight=weight, bias=bias, running_mean=mean, running_var=var)
     return composed.normalize(x, elements, weight, bias, fixed, padding)
 
 
@@ -276,6 +270,7 @@ class _Call:
         if not _plain(dy) or _is_many(dy):
             return None
         seen, dy = self.seen(x), self.seen(dy.to(x.dtype))
+        weight = weight if weight is None else weight.contiguous()
         dx = self.like(seen) if needed[0] else None
         if not self.native.backward(seen, dy, weight, None if dx is None else self.seen(dx), dweight, dbias):
             what = f"{tuple(x.shape)}, {x.dtype}" + ("" if weight is None else f" and {tuple(weight.shape)}")
@@ -423,10 +418,25 @@ def _plain(tensor: Tensor) -> bool:
     )
 
 
-def _in_memory(tensor: Tensor) -> bool:
-    """Whether a kernel can read it where it is. A tensor of zeros, or one that left `torch.func.grad`, is nowhere."""
+def check_memory(**tensors: Tensor | None) -> None:
+    """Raises where memory was taken back: torch's operators would read it all the same, and crash."""
+    for name, tensor in tensors.items():
+        if tensor is not None and type(tensor) in _ORDINARY and tensor.is_cpu and _undisturbed() and _lost(tensor):
+            raise RuntimeError(f"{name}: a tensor with memory of its own, got one that lost it.")
+
+
+def _lost(tensor: Tensor) -> bool:
     try:
-        at = tensor.data_ptr()
+        return not tensor.untyped_storage().nbytes() and tensor.numel() > 0 and not tensor._is_zerotensor()
+    except RuntimeError:  # of a layout, or in a wrapper, that has no memory of its own
+        return False
+
+
+def _in_memory(tensor: Tensor) -> bool:
+    """Whether a kernel can read it where it is. A tensor of zeros, one whose memory was taken back, or one that left
+    `torch.func.grad`, is nowhere."""
+    try:
+        at = tensor.data_ptr() if tensor.untyped_storage().nbytes() else 0
     except RuntimeError:
         return False
     return at != 0 and at % tensor.element_size() == 0

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truenorm import engine
+from truenorm.torch.function import check_memory
 
 MOVED, NOTHING, NOT_FINITE = 1, 0, -1
 UNREAD = 2  # by the kernels, where they are
@@ -30,6 +31,7 @@ def update(
     table: Tensor | NDArray[Any], mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None = None
 ) -> int:
     """Move the buffers towards a batch (channels, 3). Returns what became of it, as far as that may be known."""
+    check_memory(running_mean=mean, running_var=var)
     if isinstance(table, np.ndarray) and _usual(mean, var, counter):
         at, at_var, at_counter = _at(mean), _at(var), None if counter is None else _at(counter)
         done: int = engine.compiled().update_running(table, at, at_var, float(momentum), DDOF, at_counter)
@@ -74,7 +76,7 @@ def _usual(mean: Tensor, var: Tensor, counter: Tensor | None) -> bool:
 
 
 def _plain(buffer: Tensor) -> bool:
-    return type(buffer) is Tensor and buffer.is_cpu and buffer.is_contiguous()
+    return type(buffer) is Tensor and buffer.is_cpu and buffer.is_contiguous() and not buffer.is_neg()
 
 
 _FLOATS = (torch.float32, torch.float64)
