@@ -265,6 +265,7 @@ class _Call:
                 dbias = self.empty_bias()
         if not self.permuted:
             dx = torch.empty_like(x) if needed[0] else None
+            dy = dy if dy.is_contiguous() else dy.contiguous()
             if self.native.backward(x, dy, weight, dx, dweight, dbias):
                 return dx, dweight, dbias
         if not _plain(dy) or _is_many(dy):
