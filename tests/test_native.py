@@ -762,7 +762,8 @@ def narrowings(code: str) -> list[str]:
         sysconfig.get_paths()["include"],
         *re.findall(r"\S+", command(sys.executable, "-m", "nanobind", "--include_dir")),
     ]
-    options = ["-std=c++17", "-fsyntax-only", "-DTRUENORM_X86", "-Wconversion", "-Wno-sign-conversion", f"-I{SOURCES}"]
+    options = ["-std=c++17", "-fvisibility=hidden", "-fsyntax-only", "-DTRUENORM_X86", f"-I{SOURCES}"]
+    options += ["-Wconversion", "-Wno-sign-conversion"]
     options += [word for folder in include for word in ("-isystem", folder)]
     done = subprocess.run(["g++", *options, "-x", "c++", "-"], input=code, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
