@@ -93,13 +93,15 @@ if ! grep -qs -e heap-buffer-overflow -e unknown-crash -e "data race" "$build"/r
 fi
 rm -f "$build"/report*
 
+# Without OpenMP, whose waiting the sanitizers do not see, and without a fork beside a call, which their own locks may not
+# survive.
 status=0
 if [[ $kind == address ]]; then
-    tests --thin 3 tests/test_native.py tests/test_native_calls.py tests/test_threads.py tests/test_lab_layers.py || status=$?
+    tests --thin 3 -k "not openmp and not fork_beside_a_call" tests/test_native.py tests/test_native_calls.py tests/test_threads.py tests/test_lab_layers.py || status=$?
     tests tests/test_oracle.py tests/test_edges.py tests/test_law.py || status=$?
     sanitized tests/fuzz_native.py --seconds 60 --seed 4 --fence 0 || status=$? # no fence: the sanitizer has its own
 else
-    tests tests/test_threads.py -k "not fork" || status=$?
+    tests tests/test_threads.py -k "not openmp and not fork" || status=$?
 fi
 for report in "$build"/report*; do
     [[ -e $report ]] || continue
