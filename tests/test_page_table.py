@@ -219,6 +219,9 @@ def test_the_whole_table_as_text(open_page: Open) -> None:
     page = open_page()
     part(page).get_by_text("The whole table as text").click()
     area = part(page).get_by_label("The whole table as text")
+    page.wait_for_function(
+        "() => document.querySelector('details[open] textarea')?.value"
+    )  # it is filled when it opens
     assert area.input_value() == "\n".join("\t".join(map(str, row)) for row in EXAMPLE)
     area.fill("1, 2\n3, 4\n5, 9")
     part(page).get_by_role("button", name="Use this table").click()
