@@ -180,6 +180,17 @@ def test_26_one_value_per_channel_by_shape_by_mask_and_by_lengths() -> None:
         assert all(torch.equal(layer.state_dict()[key], value) for key, value in before.items())
 
 
+def test_26_one_value_per_group_by_shape_and_by_lengths() -> None:
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+        nn.GroupNorm(4, 4)(torch.ones(1, 4))
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+        tnt.GroupNorm(4, 4)(torch.ones(1, 4))
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+        tnt.GroupNorm(4, 4)(torch.ones(2, 4, 3), lengths=torch.tensor([1, 0]))
+    tnt.GroupNorm(4, 4)(torch.ones(2, 4, 3), lengths=torch.tensor([2, 0]))
+    tnt.GroupNorm(2, 4)(torch.ones(2, 4, 3), lengths=torch.tensor([1, 0]))
+
+
 def test_34_one_value_per_channel_may_be_left_to_the_running_statistics() -> None:
     layer = tnt.BatchNorm1d(2, on_single="running")
     layer(normal(8, 2))

@@ -314,7 +314,7 @@ class _Kernels(torch.autograd.Function):
         return (*(next(derivatives) if wanted else None for wanted in needed[:3]), None)
 
 
-# What `_Kernels.apply` comes down to where no transform of `torch.func` is at work, as `_plain` has seen: without the
+# What `_Kernels.apply` comes down to where no transform of `torch.func` is at work, as `_undisturbed` saw: without the
 # 5 microseconds that the rest of it costs.
 _apply: Any = super(torch.autograd.Function, _Kernels).apply
 _is_many = torch._C._functorch.is_legacy_batchedtensor  # as autograd's is_grads_batched makes it
