@@ -1,73 +1,75 @@
-# Every target sets up .venv first, and again only when what it is made from changed.
+# Every target sets up what it needs in .venv first, and again only when the files it is made from have changed.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-slow test-all lint format bench bench-all experiments clean
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
-STAMP := .venv/.stamp
-TORCH := .venv/.torch
-PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-input -c constraints.txt
+DEMO := .venv/.demo
+DEV := .venv/.dev
+# Build isolation is off so that the pinned build tools are used, for truenorm and for packages without wheels.
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-input --no-build-isolation -c constraints.txt
 NATIVE := $(wildcard src/truenorm/native/*)
-BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+BUILD_TOOLS := setuptools scikit-build-core nanobind cmake ninja
 
-# One visible line where the compiled part is missing; everything works without it.
+# The compiled part only makes things faster: without it there is one visible line, and everything works.
 WARN = @$(BIN)/python -c "import truenorm._native" 2>/dev/null || \
-	echo "WARNING: no truenorm._native, going on in pure Python; why: $(BIN)/pip install -v --no-build-isolation --no-deps -e ." >&2
+	echo "WARNING: the compiled kernels were not built; using NumPy instead." \
+	"To see why: $(BIN)/pip install -v --no-build-isolation --no-deps -e ." >&2
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv with truenorm (editable) and the pinned tools
+setup: $(DEV) ## Make .venv with everything that developers need
 
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+$(DEMO): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@rm -f $@
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || \
 		{ echo "ERROR: truenorm needs Python 3.11 or newer; $(PYTHON) is not (set PYTHON=...)." >&2; exit 1; }
 	@$(PYTHON) -c "import venv, ensurepip" 2>/dev/null || \
 		{ echo "ERROR: $(PYTHON) has no venv module (on Debian: apt install python3-venv)." >&2; exit 1; }
-	@echo "Setting up .venv: the pinned build tools ..."
+	@echo "Setting up .venv (1/2): build tools ..."
 	@$(PYTHON) -m venv .venv
 	@$(PIP) $(BUILD_TOOLS)
-	@echo "Setting up .venv: truenorm and the pinned developer tools ..."
-	@$(PIP) --no-build-isolation -e '.[dev]'
+	@echo "Setting up .venv (2/2): compiling and installing truenorm ..."
+	@$(PIP) -e '.[lab]'
 	@touch $@
 
-# What truenorm is compared with, in tests and benchmarks. The demo does not wait for it.
-$(TORCH): $(STAMP)
-	@echo "Setting up .venv: the pinned torch ..."
-	@$(PIP) --no-build-isolation -e '.[torch]'
+# The demo needs none of this.
+$(DEV): $(DEMO)
+	@echo "Setting up .venv: torch, test tools, linters ..."
+	@$(PIP) -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Show what truenorm does
+demo: $(DEMO) ## Show what truenorm does
 	$(WARN)
 	@$(BIN)/truenorm demo
 
-test: $(TORCH) ## Run the quick tests
+test: $(DEV) ## Run the quick tests
 	$(WARN)
 	@$(BIN)/python -m pytest -q -n 2
 
-test-slow: $(TORCH) ## Run the slow tests and the mutants
+test-slow: $(DEV) ## Run the slow tests and the mutants
 	$(WARN)
 	@$(BIN)/python -m pytest -q -n 2 -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
 	@$(BIN)/python tests/mutants.py
 
 test-all: test test-slow ## Run all tests
 
-lint: $(TORCH) ## Check format, style and types
+lint: $(DEV) ## Check format, style and types
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 
-format: $(STAMP) ## Format the sources and apply safe fixes
+format: $(DEV) ## Format the sources and apply safe fixes
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
 
-bench: $(TORCH) ## Measure beside the peers, in about two minutes
+bench: $(DEV) ## Measure beside the peers, in about two minutes
 	@$(BIN)/python bench/startup.py
 	@$(BIN)/python -m bench --quick
 
-bench-all: $(TORCH) ## Measure everything in ten minutes, and write it into README and docs; leave the machine alone
+bench-all: $(DEV) ## Measure everything in ten minutes, and write it into README and docs; leave the machine alone
 	@$(BIN)/python bench/startup.py
 	@$(BIN)/python -m bench --json bench/results.json
 	@$(BIN)/python -m bench.table bench/results.json --write README.md
@@ -75,7 +77,7 @@ bench-all: $(TORCH) ## Measure everything in ten minutes, and write it into READ
 	@$(BIN)/python -m bench.steps --write docs/lab.md
 	@$(BIN)/python -m bench.layers --write docs/torch.md
 
-experiments: $(STAMP) ## Run everything that docs/lab.md reports, in about ten minutes
+experiments: $(DEV) ## Run everything that docs/lab.md reports, in about ten minutes
 	@$(BIN)/python -m bench.experiments --write docs/lab.md
 	@$(BIN)/python -m bench.recordings
 
