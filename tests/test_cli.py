@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import truenorm as tn
-from truenorm import examples
+from truenorm import engine, examples
 from truenorm.cli import COMMANDS, main
 
 
@@ -247,7 +247,7 @@ def test_env_names_versions_engine_threads_and_what_is_missing() -> None:
     assert facts["threads"] == len(os.sched_getaffinity(0))
     text = run("env").stdout
     for name, fact in facts.items():
-        if name not in ("native", "optional"):
+        if name not in ("native", "optional", "tensors"):
             assert f"{name:12} {fact}\n" in text
     for package, found in facts["optional"].items():
         assert f"{package:12} {found or 'not installed: pip install '}" in text
@@ -276,3 +276,24 @@ def test_env_says_so_where_the_native_part_was_not_built(
     code, out, _ = in_process(capsys, "env")
     assert code == 0
     assert "not built: no C++ compiler was found at install; everything works, in NumPy" in out
+
+
+def test_env_says_whether_kernels_read_the_tensors_of_torch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tnt = pytest.importorskip("truenorm.torch", reason="needs torch: pip install -e '.[torch]'")
+    if engine.compiled() is None:
+        assert "tensors      computed by torch operations: the compiled kernels are not" in in_process(capsys, "env")[1]
+        return
+    assert "tensors      read by the kernels\n" in in_process(capsys, "env")[1]
+    monkeypatch.setattr(tnt, "kernels_read_tensors", lambda: False)
+    said = "tensors      computed by torch operations: the kernels cannot read the tensors of this torch version\n"
+    assert said in in_process(capsys, "env")[1]
+
+
+def test_env_says_so_where_torch_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install -e '.[torch]'")
+    monkeypatch.setitem(sys.modules, "truenorm.torch", None)
+    code, out, _ = in_process(capsys, "env")
+    assert code == 0
+    assert "tensors      torch cannot be imported: " in out

@@ -29,7 +29,7 @@ ALLOWED = {
     "lab": {"engine", "explanation", "inputs", "moments", "running", "spec"},
     "page": set(),
     "torch": {"engine", "inputs", "selection", "spec", "view"},
-    "cli": {"display", "examples", "explanation", "engine", "lab", "page", "spec", ""},
+    "cli": {"display", "examples", "explanation", "engine", "lab", "page", "spec", "torch", ""},
     "__main__": {"cli"},
     "__init__": {"engine", "explanation", "moments", "running", "spec"},
 }

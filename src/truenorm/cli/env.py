@@ -28,6 +28,7 @@ def command(as_json: bool) -> None:
         "engine": engine.engine(),
         "threads": engine.threads(),
         "native": engine.native_build(),
+        "tensors": _tensors(),
         "optional": {package: _found(package) for package in OPTIONAL},
     }
     if as_json:
@@ -39,6 +40,8 @@ def command(as_json: bool) -> None:
     for package, extra in OPTIONAL.items():
         missing = f"not installed: pip install 'truenorm[{extra}]'"
         click.echo(f"{package:12} {_found(package) or missing}")
+    if facts["tensors"] is not None:
+        click.echo(f"{'tensors':12} {facts['tensors']}")
 
 
 def _found(package: str) -> str | None:
@@ -46,6 +49,21 @@ def _found(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _tensors() -> str | None:
+    """Whether the kernels can read the tensors of the torch that is installed; None without torch."""
+    if _found("torch") is None:
+        return None
+    try:
+        from truenorm.torch import kernels_read_tensors
+    except Exception as error:  # a broken installation of torch fails in many ways
+        return f"torch cannot be imported: {error}"
+    if engine.compiled() is None:
+        return "computed by torch operations: the compiled kernels are not in use"
+    if not kernels_read_tensors():
+        return "computed by torch operations: the kernels cannot read the tensors of this torch version"
+    return "read by the kernels"
 
 
 def _native_line() -> str:

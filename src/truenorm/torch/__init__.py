@@ -1,6 +1,7 @@
 """PyTorch layers whose statistics are true: `import truenorm.torch as tnt`."""
 
 from truenorm.torch import functional
+from truenorm.torch.function import kernels_read_tensors
 from truenorm.torch.lazy import (
     LazyBatchNorm1d,
     LazyBatchNorm2d,
@@ -40,4 +41,5 @@ __all__ = [
     "Normalize",
     "RMSNorm",
     "functional",
+    "kernels_read_tensors",
 ]

@@ -419,6 +419,11 @@ def _plain(tensor: Tensor) -> bool:
     )
 
 
+def kernels_read_tensors() -> bool:
+    """Whether the compiled kernels are built and can read the tensors of this torch version."""
+    return bool(_READ)
+
+
 def check_memory(**tensors: Tensor | None) -> None:
     """Raises where memory was taken back: torch's operators would read it all the same, and crash."""
     for name, tensor in tensors.items():
