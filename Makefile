@@ -52,7 +52,7 @@ test: $(DEV) ## Run the quick tests
 test-slow: $(DEV) ## Run the slow tests and the mutants
 	$(WARN)
 	@$(BIN)/python -m pytest -q -n 2 -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
-	@$(BIN)/python tests/mutants.py
+	@$(BIN)/python tools/mutants.py
 
 test-all: test test-slow ## Run all tests
 
@@ -78,8 +78,8 @@ bench-all: $(DEV) ## Measure everything in ten minutes, and write it into README
 	@$(BIN)/python -m bench.layers --write docs/torch.md
 
 experiments: $(DEV) ## Run everything that docs/lab.md reports, in about ten minutes
-	@$(BIN)/python -m bench.experiments --write docs/lab.md
-	@$(BIN)/python -m bench.recordings
+	@$(BIN)/python -m tools.experiments --write docs/lab.md
+	@$(BIN)/python -m tools.recordings
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,17 +1,14 @@
 """Set-up of the tests: shared modules, and how many examples are drawn."""
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from truenorm import engine
 
-# The tests are no package: their shared modules are found by path, their assertions explained like the tests'.
-sys.path.insert(0, str(Path(__file__).parent))
+# pyproject.toml puts tests/support on the path; assertions in what the tests share are explained like the tests' own.
 pytest.register_assert_rewrite("patterns")
 
 from browser import address, browser, chromium, open_page  # noqa: E402, F401 - fixtures
@@ -34,7 +31,7 @@ def thin(request: pytest.FixtureRequest) -> int:
 
 # Every engine that is there, or the one that the environment names.
 ENGINES = [os.environ["TRUENORM_ENGINE"]] if "TRUENORM_ENGINE" in os.environ else list(engine.available())
-ON_BOTH = ("test_oracle", "test_law", "test_edges", "test_running", "test_lab_layers")
+ON_BOTH = ("core.test_oracle", "core.test_law", "core.test_edges", "core.test_running", "lab.test_layers")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -5,39 +5,38 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src/truenorm"
 
-# Each layer may import those named after it, and itself.
-ALLOWED = {
-    "pattern": set(),
-    "view": {"pattern"},
-    "spec": {"view", "pattern"},
-    "selection": {"spec", "view"},
-    "moments": {"selection", "spec"},
-    "inputs": {"moments", "selection", "spec"},
-    "reference": {"inputs", "moments", "selection", "spec"},
-    "running": {"moments", "selection", "spec"},
-    "kernels": {"_native", "inputs", "moments", "selection", "spec", "view"},
-    "engine": {"kernels", "reference", "inputs", "moments", "selection", "spec", "_native"},
-    "explanation": {"display", "inputs", "reference", "moments", "selection", "spec"},
-    "examples": {"engine", "spec"},
-    "display": set(),
-    "lab": {"engine", "explanation", "inputs", "moments", "running", "spec"},
+# Each part may import those named after it, and itself; inside the core, files are parts of their own.
+ALLOWED: dict[str, set[str]] = {
+    "core.pattern": set(),
+    "core.layout": {"core.pattern"},
+    "core.norm": {"core.layout", "core.pattern"},
+    "core.mask": {"core.norm", "core.layout"},
+    "core.moments": {"core.mask", "core.norm"},
+    "core.inputs": {"core.moments", "core.mask", "core.norm"},
+    "core.reference": {"core.inputs", "core.moments", "core.mask", "core.norm"},
+    "core.running": {"core.moments", "core.mask", "core.norm"},
+    "core": set(),
+    "engine": {"core", "_native"},
+    "explanation": {"core", "engine"},
+    "lab": {"core", "engine", "explanation"},
+    "torch": {"core", "engine"},
     "page": set(),
-    "torch": {"engine", "inputs", "selection", "spec", "view"},
-    "cli": {"display", "examples", "explanation", "engine", "lab", "page", "spec", "torch", ""},
+    "cli": {"explanation", "engine", "core", "lab", "page", "torch", ""},
     "__main__": {"cli"},
-    "__init__": {"engine", "explanation", "moments", "running", "spec"},
+    "__init__": {"core", "engine", "explanation"},
 }
 HEAVY = ("torch", "rich", "click", "pandas", "scipy", "matplotlib")
 
 
-def imported_layers(tree: ast.AST) -> set[str]:
-    """The layers of truenorm that a file imports while it runs; "" is the package itself."""
+def imported_parts(tree: ast.AST) -> set[str]:
+    """The parts of truenorm that a file imports while it runs; "" is the package itself."""
     typing_only = {
         id(node)
         for branch in ast.walk(tree)
@@ -50,32 +49,39 @@ def imported_layers(tree: ast.AST) -> set[str]:
             continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module == "truenorm":
-            names = [f"truenorm.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module in ("truenorm", "truenorm.core"):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         else:
             continue
-        found |= {f"{name}.".split(".")[1] for name in names if f"{name}.".startswith("truenorm.")}
+        found |= {part_of(f"{name}.".split(".")[1:]) for name in names if f"{name}.".startswith("truenorm.")}
     return found
 
 
-def layer_of(file: Path) -> str:
-    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+def part_of(names: Sequence[str]) -> str:
+    """The part that a module belongs to, from its name behind `truenorm.`."""
+    inside_core = names[0] == "core" and len(names) > 1 and names[1] not in ("", "__init__")
+    return ".".join(names[: 2 if inside_core else 1])
+
+
+def allowed_imports(part: str) -> set[str]:
+    """A part that may import the core may import all of it."""
+    allowed = ALLOWED[part] | {part}
+    return allowed | {name for name in ALLOWED if "core" in allowed and name.startswith("core.")}
 
 
 @pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE)))
 def test_imports_point_one_way(file: Path) -> None:
-    layer = layer_of(file)
-    assert layer in ALLOWED, f"{layer} is a new layer: say what it may import"
-    allowed = ALLOWED[layer] | {layer}
-    assert imported_layers(ast.parse(file.read_text("utf-8"))) <= allowed
+    part = part_of(file.relative_to(SOURCE).with_suffix("").parts)
+    assert part in ALLOWED, f"{part} is a new part: say what it may import"
+    assert imported_parts(ast.parse(file.read_text("utf-8"))) <= allowed_imports(part)
 
 
 def test_an_import_that_points_back_would_be_noticed() -> None:
-    assert imported_layers(ast.parse("from truenorm.cli.env import command\nimport truenorm.engine")) == {
+    assert imported_parts(ast.parse("from truenorm.cli.env import command\nfrom truenorm.core import norm")) == {
         "cli",
-        "engine",
+        "core.norm",
     }
 
 
@@ -92,12 +98,20 @@ def test_import_truenorm_loads_nothing_heavy() -> None:
 
 
 def test_a_heavy_import_would_be_noticed() -> None:
-    assert loaded_by("import truenorm, truenorm.display.text").intersection(HEAVY) == {"rich"}
+    assert loaded_by("import truenorm, truenorm.explanation.text").intersection(HEAVY) == {"rich"}
 
 
 def test_help_loads_no_command() -> None:
     code = "import sys\nfrom truenorm.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
     assert "rich" not in loaded_by(code)
+
+
+@pytest.mark.parametrize(
+    ("part", "importing"),
+    [("core.layout", "core.norm"), ("core", "engine"), ("engine", "lab"), ("lab", "torch"), ("page", "lab")],
+)
+def test_what_points_back_is_not_allowed(part: str, importing: str) -> None:
+    assert importing not in allowed_imports(part)
 
 
 def test_a_module_and_a_public_function_never_share_a_name() -> None:

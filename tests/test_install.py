@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not (ROOT / "Makefile").exists() or not shutil.which("make"), reason="needs a checkout and make"),
+    pytest.mark.skipif(
+        not (ROOT / "Makefile").exists() or not shutil.which("make"), reason="needs a checkout and make"
+    ),
 ]
 
 

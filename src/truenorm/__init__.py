@@ -35,11 +35,11 @@ This is the whole public surface of the NumPy core. It imports NumPy, its own ke
 nothing else.
 """
 
-from truenorm import running
+from truenorm.core import running
+from truenorm.core.moments import Moments
+from truenorm.core.norm import Norm, batch, group, instance, layer, rms
 from truenorm.engine import backward, backward_sums, forward, measure, merge
-from truenorm.explanation import explain
-from truenorm.moments import Moments
-from truenorm.spec import Norm, batch, group, instance, layer, rms
+from truenorm.explanation.steps import explain
 
 __version__ = "0.1.0"
 __all__ = [

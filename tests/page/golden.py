@@ -1,6 +1,6 @@
 """Golden vectors for the page's maths: what the NumPy reference computes, as data that JavaScript can read.
 
-`python tests/page/golden.py` writes golden.json anew; `test_page.py` fails where it is not what this script makes.
+`python tests/page/golden.py` writes golden.json anew; `test_assembly.py` fails where it is not what this script makes.
 
 The page's x is always a table of rows with `offsets` between samples; here it is padded to (b, t, c) with `valid`, so
 that one call of the reference covers every case, and its results are taken back to the rows. Numbers are kept to 13
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 import truenorm as tn
-from truenorm import reference
-from truenorm.explanation import explain
-from truenorm.moments import Moments, measure, merge
+from truenorm.core import reference
+from truenorm.core.moments import Moments, measure, merge
+from truenorm.explanation.steps import explain
 
 FILE = Path(__file__).with_name("golden.json")
 NAMES = ("batch", "layer", "instance", "group", "rms")
@@ -81,7 +81,7 @@ def solve(case: Case) -> Case:
         "count": form.statistics(out.moments.count),
         "mean": form.statistics(out.moments.mean),
         "m2": form.statistics(out.moments.m2),
-        "rstd": form.statistics(reference.inverse_deviation(out.moments, norm)),
+        "rstd": form.statistics(reference.rstd_of(out.moments, norm)),
         "y": form.rows(out.y),
     }
     if "dy" in case:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from truenorm import examples
-from truenorm.display.cells import number
-from truenorm.display.text import Screen
+from truenorm.explanation import examples
+from truenorm.explanation.cells import number
+from truenorm.explanation.text import Screen
 
 PADDINGS = (2, 8, 32, 100)
 

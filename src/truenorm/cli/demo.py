@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 
 import truenorm as tn
-from truenorm import examples
 from truenorm.cli import Command
 from truenorm.cli.comparison import show_comparison
-from truenorm.display.cells import cells_of
-from truenorm.display.text import Screen, table
+from truenorm.explanation import examples
+from truenorm.explanation.cells import cells_of
+from truenorm.explanation.text import Screen, table
 
 STEPS = ("x", "mean", "var", "xhat")
 
@@ -54,7 +54,7 @@ def command() -> None:
         ("truenorm train --data surnames --watch --out runs/names", "train a network, and see into it"),
         ("truenorm sample runs/names", "new words from it"),
         ("truenorm env", "what is installed"),
-        ("src/truenorm/spec.py, moments.py, reference.py", "the whole idea in three short files"),
+        ("src/truenorm/core/norm.py, moments.py, reference.py", "the whole idea in three short files"),
     ):
         console.print(f"  {line.replace('truenorm ', f'{_program()} ', 1)}", soft_wrap=True)
         console.print(f"      {purpose}", style="dim")

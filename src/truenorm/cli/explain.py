@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import truenorm as tn
-from truenorm import examples
 from truenorm.cli import Command
 from truenorm.cli.numbers import NumberTable, parse_row, parse_table, parse_whole, read_table
-from truenorm.explanation import Explanation
-from truenorm.spec import EpsAt, Norm
+from truenorm.core.norm import EpsAt, Norm
+from truenorm.explanation import examples
+from truenorm.explanation.steps import Explanation
 
 Kind = Literal["batch", "layer", "instance", "group", "rms"]
 Example = Literal["table", "sentences"]
@@ -150,6 +150,6 @@ def _print(shown: Explanation, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown.as_dict(), indent=2, ensure_ascii=False, allow_nan=False))
         return
-    from truenorm.display.text import Screen, show  # loads rich, which --json does not need
+    from truenorm.explanation.text import Screen, show  # loads rich, which --json does not need
 
     show(shown, Screen())

@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from truenorm.display.text import Screen
+from truenorm.explanation.text import Screen
 from truenorm.lab.config import suited
 from truenorm.lab.sampling import generate
 from truenorm.lab.training import Trainer, prepare

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from truenorm.core.inputs import Normalized
+from truenorm.core.moments import Moments
+from truenorm.core.norm import Norm
+from truenorm.core.running import Running, torch_convention
 from truenorm.engine import backward, compiled, forward
-from truenorm.inputs import Normalized
-from truenorm.moments import Moments
-from truenorm.running import Running, torch_convention
-from truenorm.spec import Norm
 
 Array = NDArray[Any]
 _COMPILED = (np.dtype(np.float32), np.dtype(np.float64))  # what the compiled loops take

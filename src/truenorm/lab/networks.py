@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from truenorm import spec
+from truenorm.core import norm as spec
 from truenorm.lab.attention import SelfAttention
 from truenorm.lab.layers import (
     GELU,

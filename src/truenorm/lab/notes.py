@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from truenorm.explanation import explain
+from truenorm.explanation.steps import explain
 from truenorm.lab.layers import Normalize, Pass, cross_entropy
 from truenorm.lab.networks import Network
 
@@ -31,7 +31,7 @@ def notes_gradients(network: Network, x: Array, targets: Array) -> dict[str, Arr
     _, dlogits = cross_entropy(network.forward(x, how), targets)
     gradients, flows = network.backward(dlogits), network.flows
     weight, bias = norm.parameters["weight"], norm.parameters["bias"]
-    steps = explain(norm.out.selection.source, norm.norm, weight=weight, bias=bias, dy=flows["norm1"])
+    steps = explain(norm.out.masked.source, norm.norm, weight=weight, bias=bias, dy=flows["norm1"])
     return {
         "W2": gradients["output.weight"],
         "b2": gradients["output.bias"],

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
+from truenorm.core.moments import ignore_floating_point_errors
 from truenorm.lab import checkpoint
 from truenorm.lab.config import Config
 from truenorm.lab.data import Alphabet
@@ -38,14 +39,11 @@ class Stopped(Exception):  # noqa: N818  (not an error)
         self.step = step
 
 
-quietly = np.errstate(all="ignore")  # what overflows shows in the loss
-
-
 def _silent(_: Material) -> None:
     pass
 
 
-@quietly
+@ignore_floating_point_errors
 def start(
     directory: Path,
     config: Config,
@@ -70,7 +68,7 @@ def start(
         return _work(directory, trainer, [0.0, 0], tell, stop)
 
 
-@quietly
+@ignore_floating_point_errors
 def resume(
     directory: Path,
     tell: Callable[[Report], None],

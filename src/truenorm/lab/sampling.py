@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from truenorm.core.running import Convention, Running
 from truenorm.lab.data import EDGE, Alphabet, Examples
 from truenorm.lab.layers import Normalize, Pass
 from truenorm.lab.networks import Network
-from truenorm.running import Convention, Running
 
 Array = NDArray[Any]
 Statistics = Literal["running", "reestimated"]

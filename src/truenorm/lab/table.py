@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from truenorm.core.norm import batch
 from truenorm.engine import measure, merge
-from truenorm.spec import batch
 
 Array = NDArray[Any]
 FEW = 20  # different numbers in a target are classes, if each comes twice or more on average; more are numbers

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from truenorm.core.running import Running
 from truenorm.lab import data, table
 from truenorm.lab.config import Config
 from truenorm.lab.data import Alphabet, Batches, Examples
@@ -23,7 +24,6 @@ from truenorm.lab.instruments import observe
 from truenorm.lab.layers import Normalize, Pass, cross_entropy, squared_error
 from truenorm.lab.networks import Network, character_mlp, sequence_classifier, table_network
 from truenorm.lab.optimizers import SGD, Adam, learning_rate
-from truenorm.running import Running
 
 Array = NDArray[Any]
 EVALUATED = 4096  # examples of one forward, when a whole set is evaluated

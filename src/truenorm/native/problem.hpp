@@ -1,4 +1,4 @@
-// What a normalization is to the kernels: the five runs of `view.py`, which rows are real, and the conventions.
+// What a normalization is to the kernels: the five runs of `layout.py`, which rows are real, and the conventions.
 //
 // Weight covers the runs `kept` and `channels`, which lie side by side: W = kept * channels columns. Three layouts:
 //

@@ -1,5 +1,5 @@
 /*
-Normalization, forward and backward: the twin of spec.py, moments.py and reference.py, in the same words.
+Normalization, forward and backward: the twin of norm.py, moments.py and reference.py, in the same words.
 
     y = (x - mean) / sqrt(var + eps) * weight + bias
 

@@ -1,7 +1,7 @@
 /*
 The recorded runs, and what may be said about them. Nothing here touches the document.
 
-    const recorded = readRuns(text);        // runs.json, as bench/recordings.py writes it
+    const recorded = readRuns(text);        // runs.json, as tools/recordings.py writes it
     recorded.runs.get(runKey("batch", 0.1)) // norm, rate, loss, held_out, std, saturated, silent, slope, into, out
 
 `loss` has one number for each of `points` (steps); what is inside the network, one for each of `moments` (steps, too,

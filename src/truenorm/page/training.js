@@ -2,7 +2,7 @@
 The part "training": one small network, trained without and with batch norm at several learning rates; what its loss
 does, what its hidden layer looks like at each moment, and where it ends.
 
-Everything shown is from runs.json, which bench/recordings.py records with the lab, and every sentence with a number in
+Everything shown is from runs.json, which tools/recordings.py records with the lab, and every sentence with a number in
 it is made from that file: record it anew, and the texts follow.
 
 State: training.rate, training.step (the moment), training.runs (those in the chart), training.scale and

@@ -1,16 +1,8 @@
 """PyTorch layers whose statistics are true: `import truenorm.torch as tnt`."""
 
 from truenorm.torch import functional
-from truenorm.torch.function import kernels_read_tensors
-from truenorm.torch.lazy import (
-    LazyBatchNorm1d,
-    LazyBatchNorm2d,
-    LazyBatchNorm3d,
-    LazyInstanceNorm1d,
-    LazyInstanceNorm2d,
-    LazyInstanceNorm3d,
-)
-from truenorm.torch.modules import (
+from truenorm.torch._dispatch import kernels_read_tensors
+from truenorm.torch.layers import (
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
@@ -21,6 +13,14 @@ from truenorm.torch.modules import (
     LayerNorm,
     Normalize,
     RMSNorm,
+)
+from truenorm.torch.lazy import (
+    LazyBatchNorm1d,
+    LazyBatchNorm2d,
+    LazyBatchNorm3d,
+    LazyInstanceNorm1d,
+    LazyInstanceNorm2d,
+    LazyInstanceNorm3d,
 )
 
 __all__ = [

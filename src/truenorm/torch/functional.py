@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as torch_functional
 
-from truenorm import spec
-from truenorm.inputs import PADDINGS, Padding
-from truenorm.spec import Norm, text_of
-from truenorm.torch import statistics
-from truenorm.torch.composed import Fixed
-from truenorm.torch.function import normalize, usual_call
-from truenorm.torch.ragged import Opened, may_look, opened
+from truenorm.core import norm as spec
+from truenorm.core.inputs import PADDINGS, Padding
+from truenorm.core.norm import Norm, text_of
+from truenorm.torch import _running as statistics
+from truenorm.torch._dispatch import normalize, usual_call
+from truenorm.torch._formula import Fixed
+from truenorm.torch._inputs import Opened, may_look, opened
 
 OnSingle = Literal["error", "running"]
 Norms = tuple[str, str]  # with channels second, and with channels last; as `spec.text_of` writes them

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from truenorm.torch.modules import (
+from truenorm.torch._inputs import opened
+from truenorm.torch.layers import (
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
@@ -16,7 +17,6 @@ from truenorm.torch.modules import (
     _BatchNorm,
     _InstanceNorm,
 )
-from truenorm.torch.ragged import opened
 
 
 class _Lazy:

@@ -1,0 +1,111 @@
+"""What the verbs take and return: the arguments of `forward`, checked; its result; the sums of `backward_sums`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from truenorm.core.mask import Floats, MaskedInput, float_dtype
+from truenorm.core.moments import Moments
+from truenorm.core.norm import Norm
+
+Padding = Literal["zero", "keep"]
+PADDINGS: tuple[Padding, ...] = get_args(Padding)
+
+
+@dataclass(eq=False, kw_only=True)  # frozen would cost a microsecond a call
+class Inputs:
+    """The arguments of `forward`, checked."""
+
+    norm: Norm
+    masked: MaskedInput
+    weight: NDArray[Any] | None
+    bias: NDArray[Any] | None
+    given: Moments | None  # moments that do not depend on x
+    padding: Padding
+
+
+@dataclass(eq=False, kw_only=True)
+class Normalized(Inputs):
+    """What `forward` returns: `y`, the `moments` it used, and what `backward` needs to know."""
+
+    y: NDArray[Any]
+    moments: Moments
+
+    @classmethod
+    def of(cls, inputs: Inputs, y: NDArray[Any], moments: Moments) -> Normalized:
+        """What became of these inputs, which are checked: nothing is looked at again."""
+        out = object.__new__(cls)
+        values = out.__dict__
+        values.update(inputs.__dict__)
+        values["y"], values["moments"] = y, moments
+        return out
+
+    def __repr__(self) -> str:
+        return f"Normalized(y={self.y!r}, moments={self.moments!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardSums:
+    """Σ dxhat and Σ dxhat · xhat for each statistic, and the gradients of weight and bias.
+
+    Parts that share their statistics add them: `backward_sums(dy1, out1) + backward_sums(dy2, out2)`.
+    """
+
+    dxhat: Floats
+    dxhat_xhat: Floats
+    dweight: Floats | None
+    dbias: Floats | None
+
+    def __add__(self, other: BackwardSums) -> BackwardSums:
+        if (self.dweight is None, self.dbias is None) != (other.dweight is None, other.dbias is None):
+            raise ValueError("BackwardSums: all parts have a weight, or none has; the same goes for bias.")
+        add = [
+            None if one is None or two is None else one + two
+            for one, two in zip(vars(self).values(), vars(other).values(), strict=True)
+        ]
+        return BackwardSums(*add)  # type: ignore[arg-type]
+
+
+def check_inputs(
+    masked: MaskedInput,
+    norm: Norm,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    moments: Moments | None = None,
+    padding: Padding = "zero",
+) -> Inputs:
+    """The rest of `forward`'s arguments, checked against the masked."""
+    if padding not in PADDINGS:
+        raise ValueError(f"padding: {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
+    if moments is not None and moments.shape != masked.layout.statistics:
+        raise ValueError(f"moments: the shape {masked.layout.statistics} for this x, got {moments.shape}.")
+    if moments is not None and not norm.center and moments.mean.any():
+        raise ValueError(
+            f"moments: a mean of 0 for a normalization that subtracts none, got {moments.mean.flat[0]:g} as the first. "
+            "Measure them with the same norm."
+        )
+    return Inputs(
+        norm=norm,
+        masked=masked,
+        weight=_parameter(masked, weight, "weight"),
+        bias=_parameter(masked, bias, "bias"),
+        given=moments,
+        padding=padding,
+    )
+
+
+def _parameter(masked: MaskedInput, values: ArrayLike | None, name: str) -> NDArray[Any] | None:
+    if values is None:
+        return None
+    array, shape = np.asarray(values), masked.layout.weight_shape
+    if (dtype := float_dtype(array, name)) is not array.dtype:
+        array = array.astype(dtype)
+    if shape is None:
+        raise ValueError(f"{name}: the pattern has no axis c to put it on, got shape {array.shape}. Pass affine=.")
+    if array.shape != shape:
+        raise ValueError(f"{name}: the shape {shape} for this x, got {array.shape}.")
+    return array

@@ -1,0 +1,218 @@
+"""How a pattern meets a shape: one canonical form for every normalization.
+
+`Layout` splits composed axes, gives every axis its size, and arranges them in five runs:
+
+    outer x reduced x kept x channels x positions
+    kept    reduced   kept   reduced    reduced
+
+A run is a stretch of neighbouring axes that are all averaged over or all kept; `kept` and `channels` are what
+`weight` covers, the others what it does not. Missing runs have size 1. One loop nest serves every normalization:
+
+    batch, channels last      1 x N x C x 1 x 1        group, channels last      N x T x G x C/G x 1
+    batch, channels second    1 x N x C x 1 x L        group, channels second    N x 1 x G x C/G x L
+    layer, RMS             rows x 1 x 1 x C x 1        instance, channels last   N x T x C x 1   x 1
+
+A statistic is named by (outer, kept), and runs over (reduced, channels, positions). `strides` gives one step
+for each run of any array that covers whole axes of x, 0 where it is constant. A pattern whose axes do not come in
+this order has to be transposed once: see `order`. The indexing is written out in `docs/canonical-form.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from truenorm.core.pattern import PatternAxis, PatternError
+
+if TYPE_CHECKING:
+    from truenorm.core.norm import Norm
+
+Shape = tuple[int, ...]
+Runs = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis after splitting. `source` is the axis of x it comes from."""
+
+    name: str
+    size: int
+    reduced: bool
+    weighted: bool
+    source: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A normalization laid over one shape. All numbers count axes after splitting, in x's order.
+
+    >>> import truenorm as tn
+    >>> layout = tn.group(2, "second").view((8, 6, 5))
+    >>> layout.split, layout.reduced, layout.statistics, layout.canonical
+    ((8, 2, 3, 5), (2, 3), (8, 2), (8, 1, 2, 3, 5))
+    """
+
+    shape: Shape
+    axes: tuple[Axis, ...]
+    channel: int | None
+    weight_shape: Shape | None
+
+    @cached_property
+    def split(self) -> Shape:
+        """The shape of x with composed axes split."""
+        return tuple(axis.size for axis in self.axes)
+
+    @cached_property
+    def reduced(self) -> tuple[int, ...]:
+        """The axes that share one mean and variance."""
+        return tuple(i for i, axis in enumerate(self.axes) if axis.reduced)
+
+    @cached_property
+    def statistics(self) -> Shape:
+        """The shape of mean, m2 and count: the axes that are kept."""
+        return tuple(axis.size for axis in self.axes if not axis.reduced)
+
+    @cached_property
+    def statistics_split(self) -> Shape:
+        """The same with ones, so that it broadcasts against x."""
+        return tuple(1 if axis.reduced else axis.size for axis in self.axes)
+
+    @cached_property
+    def weight_split(self) -> Shape:
+        """The shape of weight with ones, so that it broadcasts against x."""
+        return tuple(axis.size if axis.weighted else 1 for axis in self.axes)
+
+    @cached_property
+    def unweighted(self) -> tuple[int, ...]:
+        """The axes that the gradients of weight and bias are summed over."""
+        return tuple(i for i, axis in enumerate(self.axes) if not axis.weighted)
+
+    @property
+    def positions(self) -> Shape:
+        """The shape of x without its channel axis."""
+        return tuple(size for i, size in enumerate(self.shape) if i != self.channel)
+
+    def find(self, name: str) -> int | None:
+        """The axis of this name."""
+        return next((i for i, axis in enumerate(self.axes) if axis.name == name), None)
+
+    def spread(self, shape: Shape) -> Shape:
+        """The split shape of an array with x's rank whose axes are x's or 1."""
+        return tuple(axis.size if shape[axis.source] == self.shape[axis.source] else 1 for axis in self.axes)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The axes in each of the five runs."""
+        return _neighbours(self.axes) or _sorted(self.axes)
+
+    @cached_property
+    def canonical(self) -> Shape:
+        """The sizes of the five runs."""
+        return tuple(math.prod(self.axes[i].size for i in run) for run in self.runs)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The axes in the order of the runs: x has to be transposed to it where it is not 0, 1, 2, ..."""
+        return tuple(i for run in self.runs for i in run)
+
+    @cached_property
+    def transposed(self) -> bool:
+        """Whether the axes are not in the order of the runs."""
+        return self.order != tuple(range(len(self.axes)))
+
+    def strides(self, covered: Collection[int]) -> tuple[int, ...] | None:
+        """The step, in elements, along each run of a contiguous array that covers these axes of x.
+
+        0 where the array is constant; None where one step a run cannot express it and it must be copied.
+        """
+        steps, step = {}, 1
+        for i in sorted(covered, reverse=True):
+            steps[i], step = step, step * self.axes[i].size
+        found = []
+        for run in self.runs:
+            inside = [i for i in run if self.axes[i].size > 1]
+            if not any(i in steps for i in inside):
+                found.append(0)
+                continue
+            for i, following in pairwise(inside):
+                if steps.get(i) != steps.get(following, 0) * self.axes[following].size:
+                    return None
+            found.append(steps[inside[-1]])
+        return tuple(found)
+
+
+@lru_cache(maxsize=512)
+def layout_of(norm: Norm, shape: Shape) -> Layout:
+    """`Norm.view`: sizes for the names, or an error that shows the place."""
+    hidden = len(shape) - sum(not axis.hidden for axis in norm.axes)
+    written = [axis for axis in norm.axes for _ in range(hidden if axis.hidden else 1)]
+    if len(written) != len(shape):
+        least = "at least " if any(axis.hidden for axis in norm.axes) else ""
+        needed = sum(not axis.hidden for axis in norm.axes)
+        raise ValueError(
+            f"Norm: {norm.pattern!r} names {least}{needed} axes, got shape {shape} with {len(shape)}. "
+            "Name every axis of x once; '...' stands for any number."
+        )
+    channel = next((i for i, axis in enumerate(written) if axis is norm.channel), None)
+    weighted = {name for names in norm.affine_axes for name in names}
+    axes: list[Axis] = []
+    for source, (axis, name) in enumerate(zip(written, _names_of_hidden(norm, written, channel), strict=True)):
+        sizes = _piece_sizes(norm, axis, shape[source])
+        for piece, size in zip(axis.pieces, sizes, strict=True):
+            axes.append(Axis(name or piece.name, size, piece.reduced, piece.name in weighted, source))
+    size_of = {axis.name: axis.size for axis in axes}
+    weight_shape = tuple(math.prod(size_of[name] for name in names) for names in norm.affine_axes)
+    return Layout(shape, tuple(axes), channel, weight_shape or None)
+
+
+def _names_of_hidden(norm: Norm, written: list[PatternAxis], channel: int | None) -> list[str]:
+    """Names for the axes behind '...': b is the first axis, t the only other position axis."""
+    taken = {piece.name: axis for axis in norm.axes for piece in axis.pieces}
+    spare = [f"p{i}" if f"p{i}" not in taken else f"...{i}" for i in range(len(written))]
+    names = [spare[i] if axis.hidden else "" for i, axis in enumerate(written)]
+    if names and names[0] and "b" not in taken:
+        names[0] = "b"
+    others = [i for i, axis in enumerate(written) if i != channel and axis is not taken.get("b") and names[i] != "b"]
+    if len(others) == 1 and names[others[0]] and "t" not in taken:
+        names[others[0]] = "t"
+    return names
+
+
+def _piece_sizes(norm: Norm, axis: PatternAxis, size: int) -> list[int]:
+    """The sizes of an axis' pieces, of which at most one is not given."""
+    given = [norm.sizes.get(piece.name) for piece in axis.pieces]
+    known = math.prod(one for one in given if one is not None)
+    fits = size % known == 0 if None in given else size == known
+    if not fits:
+        wanted = ", ".join(f"{name}={norm.sizes[name]}" for name in (p.name for p in axis.pieces) if name in norm.sizes)
+        rule = f"an axis of size {size} does not fit {wanted}"
+        raise PatternError(rule, norm.pattern, axis.start, axis.stop, "Change the size, or the shape of x.")
+    return [size // known if one is None else one for one in given]
+
+
+# Of each run: whether it is averaged over, and whether weight covers it.
+_KINDS = ((False, False), (True, False), (False, True), (True, True), (True, False))
+
+
+def _neighbours(axes: tuple[Axis, ...]) -> Runs | None:
+    """The five runs where they are neighbours already: filled from the right, as far right as they go."""
+    runs: list[list[int]] = [[], [], [], [], []]
+    slot = 4
+    for i in reversed(range(len(axes))):
+        kind = (axes[i].reduced, axes[i].weighted)
+        while slot >= 0 and kind != _KINDS[slot]:
+            slot -= 1
+        if slot < 0:
+            return None
+        runs[slot].insert(0, i)
+    return tuple(tuple(run) for run in runs)
+
+
+def _sorted(axes: tuple[Axis, ...]) -> Runs:
+    """The five runs of any pattern, by kind: x has to be transposed to that order."""
+    runs = [tuple(i for i, axis in enumerate(axes) if (axis.reduced, axis.weighted) == kind) for kind in _KINDS[:4]]
+    return (*runs, ())

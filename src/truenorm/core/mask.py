@@ -1,0 +1,290 @@
+"""Which elements are real: select first, then compute.
+
+People say it in four ways, and all become one thing, a `MaskedInput`: x in float64 with its composed axes split,
+exactly 0 wherever an element is not real, and two arrays that broadcast against it.
+
+    valid=          booleans: x without its channel axis, or the rank of x. Rank decides, never size
+    lengths=        (b,): the first lengths[b] positions t of sample b
+    offsets=        x is packed (rows, c): sample i is the rows offsets[i] to offsets[i+1]
+    sample_weight=  how often a position counts in the statistics; 0 leaves it out but still normalises it
+
+Selecting by `where`, before any arithmetic, is what makes NaN in the padding harmless: NaN * 0 is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from truenorm.core.layout import Layout
+from truenorm.core.norm import Norm
+
+Floats = NDArray[np.floating[Any]]
+Arrays = TypeVar("Arrays", bound=Any)  # NumPy's, or torch's
+
+
+@dataclass(eq=False)  # frozen would cost a microsecond a call
+class MaskedInput:
+    """x, and which of it is real. What is selected is made when it is asked for: `valid`, `x` and `sample_weight`."""
+
+    norm: Norm  # as the layout has it: packed rows make it one of b, t and c
+    layout: Layout
+    source: NDArray[Any]  # x as it was given: its shape is layout.shape, or packed rows
+    dtype: np.dtype[Any]  # of what is returned
+    mask: NDArray[np.bool_] | None = None  # valid=, with the rank of layout.split
+    lengths: NDArray[np.int64] | None = None
+    offsets: NDArray[np.int64] | None = None  # of packed rows that are padded to layout.shape
+    times: Floats | None = None  # sample_weight=, with the rank of layout.split
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything is real and counts once."""
+        return self.mask is None and self.lengths is None and self.offsets is None and self.times is None
+
+    @cached_property
+    def rows(self) -> NDArray[np.bool_] | None:
+        """(samples, longest): where packed rows go when they are padded."""
+        if self.offsets is None:
+            return None
+        return np.arange(self.layout.shape[1]) < np.diff(self.offsets)[:, None]
+
+    @cached_property
+    def valid(self) -> NDArray[np.bool_] | None:
+        """What is real; broadcasts against x. None: everything is."""
+        if self.rows is not None:
+            return self.rows.reshape(self.layout.spread((*self.rows.shape, 1)))
+        return self.mask if self.lengths is None else _mask_of_lengths(self.layout, self.lengths)
+
+    @cached_property
+    def x(self) -> Floats:
+        """layout.split, at least float64, 0 where not valid."""
+        return self.arrange(self.source, like="x")
+
+    @cached_property
+    def sample_weight(self) -> Floats | None:
+        """How often each element counts; broadcasts against x, 0 where not valid. None: all count once."""
+        return self.times if self.valid is None or self.times is None else np.where(self.valid, self.times, 0.0)
+
+    def arrange(self, values: ArrayLike, *, like: str = "dy") -> Floats:
+        """An array of x's own form, selected."""
+        values = _pad(as_floats(self.same_shape(values, like), like), self.rows).reshape(self.layout.split)
+        return values if self.valid is None else np.where(self.valid, values, 0.0)
+
+    def same_shape(self, values: ArrayLike, like: str) -> NDArray[Any]:
+        """An array of x's own form, checked."""
+        array = _plain(values, like)
+        float_dtype(array, like)
+        if array.shape != self.source.shape:
+            raise ValueError(f"{like}: has the shape of x, {self.source.shape}, got {array.shape}.")
+        return array
+
+    def restore(self, values: Floats, *, keep: ArrayLike | None = None) -> Floats:
+        """Back to x's own form and dtype, with 0 (or what `keep` holds) where nothing is valid."""
+        if self.valid is not None:
+            values = np.where(self.valid, values, 0.0)
+        values = values.reshape(self.layout.shape)
+        if self.rows is not None:
+            return values[self.rows].astype(self.dtype)  # packed rows are all valid
+        values = values.astype(self.dtype)
+        if keep is None or self.valid is None:
+            return values
+        valid = np.broadcast_to(self.valid, self.layout.split).reshape(self.layout.shape)
+        return np.where(valid, values, np.asarray(keep, self.dtype))
+
+
+def mask_input(
+    x: ArrayLike,
+    norm: Norm,
+    *,
+    valid: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+) -> MaskedInput:
+    """The one place where `valid`, `lengths`, `offsets` and `sample_weight` are read and checked."""
+    if not isinstance(norm, Norm):
+        raise TypeError(f"norm: a Norm, got {norm!r}. Make one with tn.Norm('[b t] c') or a recipe such as tn.batch().")
+    source = _plain(x, "x")
+    dtype = float_dtype(source, "x")
+    if valid is None and lengths is None and offsets is None and sample_weight is None:
+        return MaskedInput(norm, norm.view(source.shape), source, dtype)
+    named = {"valid": valid, "lengths": lengths, "offsets": offsets}
+    given = [name for name, value in named.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(
+            f"{given[0]}: at most one of valid, lengths and offsets, got {' and '.join(given)}. "
+            "Each of them says which elements are real: choose one."
+        )
+    shape, ends = source.shape, None
+    if offsets is not None:
+        norm, ends = _packing(norm, shape, offsets)
+        shape = shape if ends is None else (len(ends) - 1, int(np.diff(ends).max(initial=0)), shape[1])
+    layout = norm.view(shape)
+    masked = MaskedInput(
+        norm,
+        layout,
+        source,
+        dtype,
+        mask=None if valid is None else _mask_of_valid(layout, valid),
+        lengths=None if lengths is None else _checked_lengths(layout, lengths),
+        offsets=ends,
+    )
+    if sample_weight is not None:
+        masked = replace(masked, times=_times(layout, sample_weight, masked.rows))
+        times = np.asarray(masked.sample_weight)
+        bad = ~(np.isfinite(times) & (times >= 0))
+        if bad.any():
+            worst = times[bad].flat[0]
+            raise ValueError(f"sample_weight: finite and >= 0, got {worst:g}. A position of weight 2 counts twice.")
+    return masked
+
+
+def as_floats(values: ArrayLike, name: str) -> Floats:
+    """The values in float64, or wider where they are wider."""
+    array = _plain(values, name)
+    return array.astype(np.result_type(float_dtype(array, name), np.float64), copy=False)
+
+
+def _plain(values: ArrayLike, name: str) -> NDArray[Any]:
+    if type(values) is np.ndarray:
+        return values
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a plain array, got a masked one. Pass its .data, and valid=~x.mask.")
+    return np.asarray(values)
+
+
+def float_dtype(values: NDArray[Any], name: str) -> np.dtype[Any]:
+    """The dtype that results have: the values' own, float64 for integers."""
+    dtype = values.dtype
+    if dtype.kind == "f":
+        return dtype
+    if dtype.kind in "biu":
+        return np.dtype(np.float64)
+    if not np.can_cast(dtype, np.longdouble):
+        raise TypeError(f"{name}: real numbers, got dtype {dtype}. Convert it to a float dtype first.")
+    return dtype
+
+
+def _mask_of_valid(layout: Layout, valid: ArrayLike) -> NDArray[np.bool_]:
+    mask = np.asarray(valid)
+    if mask.dtype.kind not in "biu":
+        raise TypeError(f"valid: booleans or integers, got {mask.dtype}. Weights go into sample_weight.")
+    return by_rank(layout, mask.astype(bool), "valid")
+
+
+def by_rank(layout: Layout, array: Arrays, name: str) -> Arrays:
+    """Rank decides: one axis fewer than x is x without its channel axis; each axis is x's or 1."""
+    full, positions = layout.shape, layout.positions
+    fewer = len(full) - (layout.channel is not None)
+    shape = array.shape
+    if layout.channel is not None and len(shape) == fewer:
+        shape = (*shape[: layout.channel], 1, *shape[layout.channel :])
+    if len(shape) != len(full) or any(one not in (1, of) for one, of in zip(shape, full, strict=True)):
+        choices = f"{positions} (x without its channel axis) or {full}" if fewer < len(full) else f"{full}"
+        raise ValueError(f"{name}: the shape {choices}, each axis equal or 1, got {array.shape} for x {full}.")
+    found: Arrays = array.reshape(layout.spread(shape))
+    return found
+
+
+def _times(layout: Layout, sample_weight: ArrayLike, rows: NDArray[np.bool_] | None) -> Floats:
+    times = as_floats(sample_weight, "sample_weight")
+    if rows is not None:
+        packed = int(rows.sum())
+        if times.shape not in ((packed,), (packed, 1)):
+            raise ValueError(f"sample_weight: one for each of the {packed} packed rows, got shape {times.shape}.")
+        times = _pad(times.reshape(packed, 1), rows)
+    times = by_rank(layout, times, "sample_weight")
+    channels = [i for i, axis in enumerate(layout.axes) if axis.source == layout.channel]
+    if any(times.shape[i] > 1 for i in channels):
+        raise ValueError(
+            f"sample_weight: one number for each position {layout.positions}, got one for each channel too. "
+            "Leave the channel axis out, or let it have size 1."
+        )
+    return times
+
+
+def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{name}: a row of whole numbers, got shape {array.shape} and dtype {array.dtype}. "
+            "Convert it to integers; a mask of what is real goes into valid=."
+        )
+    return array.astype(np.int64)
+
+
+def _checked_lengths(layout: Layout, lengths: ArrayLike) -> NDArray[np.int64]:
+    counts = _integers(lengths, "lengths")
+    b, t = layout.find("b"), layout.find("t")
+    if b is None or t is None:
+        names = ", ".join(axis.name for axis in layout.axes)
+        raise ValueError(
+            f"lengths: axes b and t to count in, got x {layout.shape} with the axes {names}. "
+            "Pass valid=, which works for every shape, or name them in the pattern."
+        )
+    samples, extent = layout.axes[b].size, layout.axes[t].size
+    if len(counts) != samples:
+        raise ValueError(f"lengths: one for each of the {samples} samples, got {len(counts)}.")
+    outside = np.flatnonzero((counts < 0) | (counts > extent))
+    if outside.size:
+        i = outside[0]
+        raise ValueError(f"lengths: from 0 to the {extent} positions of x, got {counts[i]} at index {i}.")
+    return counts
+
+
+def _mask_of_lengths(layout: Layout, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def along(name: str) -> list[int]:
+        return [axis.size if axis.name == name else 1 for axis in layout.axes]
+
+    steps = np.arange(math.prod(along("t"))).reshape(along("t"))
+    return np.asarray(steps < lengths.reshape(along("b")))
+
+
+def _packing(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[Norm, NDArray[np.int64] | None]:
+    """The normalization of packed rows (rows, c), and the offsets, where sequences matter to it."""
+    norm, alike = packed_norm(norm, shape)
+    ends = _integers(offsets, "offsets")
+    if not (len(ends) and ends[0] == 0 and ends[-1] == shape[0] and (np.diff(ends) >= 0).all()):
+        raise ValueError(
+            f"offsets: rise from 0 to the {shape[0]} rows of x, got {ends.tolist()}. "
+            "They are the cumulative lengths, with a 0 in front."
+        )
+    return norm, None if alike else ends
+
+
+def packed_norm(norm: Norm, shape: tuple[int, ...]) -> tuple[Norm, bool]:
+    """The normalization of packed rows (rows, c), and whether it treats b and t alike.
+
+    If so, sequences do not matter: the rows are one axis, t. Otherwise each sequence has statistics of its own, and the
+    axes are b, t and c.
+    """
+    if len(shape) != 2:
+        raise ValueError(f"offsets: x is packed, (rows, c), got shape {shape}. For padded x pass lengths=.")
+    by_name = {piece.name: piece.reduced for axis in norm.axes for piece in axis.pieces}
+    hidden = by_name.pop("...", None)
+    b, t = by_name.pop("b", hidden), by_name.pop("t", hidden)
+    channel = norm.channel
+    names = set() if channel is None else {piece.name for piece in channel.pieces}
+    if b is None or t is None or channel is None or set(by_name) != names or norm.affine is not None:
+        raise ValueError(
+            f"offsets: a pattern with the axes b, t and c only, got {norm!r}. "
+            "Packed rows have no other axes: pad x, and pass lengths= or valid=."
+        )
+    alone = "[t]" if t else "t"
+    pattern = f"{alone} {channel}" if b == t else f"{'[b]' if b else 'b'} {alone} {channel}"
+    norm = replace(norm, pattern=pattern, sizes={name: norm.sizes[name] for name in names & set(norm.sizes)})
+    return norm, b == t
+
+
+def _pad(values: NDArray[Any], rows: NDArray[np.bool_] | None) -> NDArray[Any]:
+    """Packed rows (rows, ...) at their places in (samples, longest, ...), 0 elsewhere."""
+    if rows is None:
+        return values
+    padded = np.zeros((*rows.shape, *values.shape[1:]), values.dtype)
+    padded[rows] = values
+    return padded

@@ -1,0 +1,214 @@
+"""What a normalization is: a set of axes that share one mean and variance.
+
+    y = (x - mean) / sqrt(var + eps) * weight + bias
+
+Batch, layer, instance, group and RMS normalization all compute this line. They differ in which elements
+are averaged together, and RMS does not subtract the mean. So a normalization is described here, not
+subclassed: a pattern names the axes of x, and brackets mark those that are averaged over.
+
+    batch     [...] c             one mean and variance for each channel
+    layer     ... [c]             one for each position, over its channels
+    RMS       ... [c]             the same with mean 0: center=False
+    instance  b [...] c           one for each sample and channel
+    group     b [...] (g [c])     one for each sample and group of channels
+
+The **channel axis** is the whole axis that is, or contains, ``c``: `weight` and `bias` cover it.
+Nothing in this file knows an array. How a pattern meets a shape stands in `layout.py`, how the text is read
+in `pattern.py`. Read on in `moments.py`, then `reference.py`. References: [ioffe], [ba], [zhang], [ulyanov], [wu].
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property, lru_cache
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any, Literal, TypedDict, Unpack, get_args
+
+from truenorm.core.layout import Layout, layout_of
+from truenorm.core.pattern import ELLIPSIS, PatternAxis, PatternError, parse, parse_affine
+
+Channels = Literal["last", "second"]
+EpsAt = Literal["var", "std"]
+CHANNEL = "c"
+
+
+@dataclass(frozen=True, repr=False)
+class Norm:
+    """A normalization, described: a frozen, validated value that knows no array.
+
+    pattern  the axes of x; brackets mark those that share one mean and variance
+    eps      keeps the division finite
+    center   whether the mean is subtracted (RMS normalization: False)
+    ddof     divide the squared deviations by count - ddof: 0, or 1 for Bessel's correction
+    eps_at   "var" divides by sqrt(var + eps), "std" by (std + eps)
+    sizes    sizes of named axes; a composed axis such as ``(g [c])`` needs all but one of its pieces
+    affine   the axes that weight and bias cover, in the pattern's order; None is the channel axis
+
+    >>> Norm("[b t] c")
+    Norm('[b t] c')
+    >>> Norm("b [t] (g [c])", sizes={"g": 2}).view((8, 5, 6)).statistics
+    (8, 2)
+    >>> Norm("b [h w c]", affine="h w c").view((8, 5, 6, 3)).weight_shape
+    (5, 6, 3)
+    """
+
+    pattern: str
+    eps: float = 1e-5
+    center: bool = True
+    ddof: Literal[0, 1] = 0
+    eps_at: EpsAt = "var"
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    affine: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str):
+            raise TypeError(f"Norm: pattern is text, got {self.pattern!r}. Write it like '[b t] c'.")
+        number = isinstance(self.eps, Real) and not isinstance(self.eps, bool)
+        if not (number and math.isfinite(self.eps) and self.eps >= 0):
+            raise ValueError(f"Norm: eps is a finite number >= 0, got {self.eps!r}. The usual one is 1e-5.")
+        if not isinstance(self.center, bool):
+            raise TypeError(f"Norm: center is True or False, got {self.center!r}.")
+        _check_choice("ddof", self.ddof, (0, 1))
+        _check_choice("eps_at", self.eps_at, get_args(EpsAt))
+        if not self.center and self.ddof:
+            raise ValueError(
+                "Norm: ddof=1 corrects for a mean that was estimated, got center=False. Use ddof=0 with it."
+            )
+        if not any(piece.reduced for axis in self.axes for piece in axis.pieces):
+            raise PatternError(
+                "nothing is averaged over", self.pattern, 0, len(self.pattern), "Put brackets around an axis."
+            )
+        object.__setattr__(self, "eps", float(self.eps))
+        if not isinstance(self.sizes, Mapping):
+            raise TypeError(f"Norm: sizes maps names of axes to sizes, got {self.sizes!r}. Write it like {{'g': 8}}.")
+        if not (self.affine is None or isinstance(self.affine, str)):
+            raise TypeError(f"Norm: affine is text, or None, got {self.affine!r}. Write it like 'h w c'.")
+        self._check_sizes()
+        frozen = MappingProxyType({name: int(size) for name, size in self.sizes.items()})
+        object.__setattr__(self, "sizes", frozen)
+        _ = self.affine_axes  # raises where affine cannot be read, now rather than at the first array
+
+    @cached_property
+    def axes(self) -> tuple[PatternAxis, ...]:
+        """The axes of x as the pattern writes them."""
+        return parse(self.pattern)
+
+    @cached_property
+    def channel(self) -> PatternAxis | None:
+        """The axis that is, or contains, ``c``."""
+        return next((axis for axis in self.axes if CHANNEL in axis.names), None)
+
+    @cached_property
+    def affine_axes(self) -> tuple[tuple[str, ...], ...]:
+        """What weight and bias cover: the names inside each of their axes."""
+        if self.affine is None:
+            return () if self.channel is None else (self.channel.names,)
+        return parse_affine(self.affine, self.axes, self.pattern)
+
+    def view(self, shape: Sequence[int]) -> Layout:
+        """How this normalization meets an array of this shape: see `truenorm.core.layout.Layout`."""
+        return layout_of(self, tuple(shape))
+
+    def _check_sizes(self) -> None:
+        known = [name for axis in self.axes for name in axis.names]
+        for name, size in self.sizes.items():
+            if name not in known or name == ELLIPSIS:
+                raise ValueError(
+                    f"Norm: unknown axis {name!r} in sizes, got pattern {self.pattern!r}. "
+                    f"Its axes are: {', '.join(name for name in known if name != ELLIPSIS)}."
+                )
+            if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"Norm: the size of axis {name!r} is a whole number >= 1, got {size!r}.")
+        for axis in self.axes:
+            unknown = [name for name in axis.names if name not in self.sizes]
+            if len(axis.pieces) > 1 and len(unknown) > 1:
+                fix = f"Give the others' sizes, such as sizes={{{unknown[0]!r}: 8}}."
+                rule = f"of a composed axis only one size may be open, not {' and '.join(unknown)}"
+                raise PatternError(rule, self.pattern, axis.start, axis.stop, fix)
+
+    def _values(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(self)} | {"sizes": dict(self.sizes)}
+
+    def __repr__(self) -> str:
+        default: dict[str, Any] = {one.name: {} if one.name == "sizes" else one.default for one in fields(self)}
+        words = [f"{name}={value!r}" for name, value in self._values().items() if value != default[name]]
+        return f"Norm({', '.join(words).removeprefix('pattern=')})"
+
+    def __hash__(self) -> int:  # views and kernels are looked up by it at every call
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(
+            (self.pattern, self.eps, self.center, self.ddof, self.eps_at, frozenset(self.sizes.items()), self.affine)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a mapping proxy can be neither pickled nor deep-copied
+        return Norm, tuple(self._values().values())
+
+
+def text_of(norm: Norm) -> str:
+    """A normalization as one line of text, for where only text can go.
+
+    >>> norm_from_text(text_of(batch(eps=1e-3))) == batch(eps=1e-3)
+    True
+    """
+    return json.dumps(norm._values())
+
+
+@lru_cache(maxsize=512)
+def norm_from_text(text: str) -> Norm:
+    """Back from `text_of`."""
+    return Norm(**json.loads(text))
+
+
+class Options(TypedDict, total=False):
+    """What every recipe passes on to `Norm`."""
+
+    eps: float
+    ddof: Literal[0, 1]
+    eps_at: EpsAt
+
+
+def batch(channels: Channels = "last", **options: Unpack[Options]) -> Norm:
+    """Batch normalization: one mean and variance for each channel, over everything else.
+
+    >>> batch().pattern, batch("second").pattern
+    ('[...] c', '[b] c [...]')
+    """
+    return Norm(_layout(channels, last="[...] c", second="[b] c [...]"), **options)
+
+
+def layer(**options: Unpack[Options]) -> Norm:
+    """Layer normalization: one mean and variance for each position, over its channels."""
+    return Norm("... [c]", **options)
+
+
+def rms(**options: Unpack[Options]) -> Norm:
+    """RMS normalization: layer normalization that does not subtract the mean."""
+    return Norm("... [c]", center=False, **options)
+
+
+def instance(channels: Channels = "last", **options: Unpack[Options]) -> Norm:
+    """Instance normalization: one mean and variance for each sample and channel."""
+    return Norm(_layout(channels, last="b [...] c", second="b c [...]"), **options)
+
+
+def group(groups: int, channels: Channels = "last", **options: Unpack[Options]) -> Norm:
+    """Group normalization: one mean and variance for each sample and group of neighbouring channels."""
+    pattern = _layout(channels, last="b [...] (g [c])", second="b (g [c]) [...]")
+    return Norm(pattern, sizes={"g": groups}, **options)
+
+
+def _layout(channels: Channels, *, last: str, second: str) -> str:
+    _check_choice("channels", channels, get_args(Channels))
+    return last if channels == "last" else second
+
+
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if isinstance(value, bool) or value not in choices:
+        raise ValueError(f"Norm: {name} is {' or '.join(map(repr, choices))}, got {value!r}.")

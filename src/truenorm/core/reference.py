@@ -1,0 +1,164 @@
+"""Normalization, forward and backward, in NumPy: the definition that every other implementation is held to.
+
+Forward, for the elements that share one statistic (count N, sample weights s, 1 without):
+
+    mean = Σ s x / N                  var = Σ s (x - mean)² / (N - ddof)
+    rstd = 1 / sqrt(var + eps)        or 1 / (sqrt(var) + eps)
+    xhat = (x - mean) · rstd          y = xhat · weight + bias
+
+Backward: dy is the loss's gradient at y; d + name is its gradient at name.
+
+    dbias = Σ dy        dweight = Σ dy · xhat        dxhat = dy · weight
+    x reaches the loss on three paths: itself, through mean, and through var (that is, through rstd).
+      itself         dxhat · rstd
+      through mean   dmean = -rstd · Σ dxhat                  mean holds s / N of x
+      through var    dvar  = Σ dxhat · (x - mean) · drstd/dvar   var holds 2 s (x - mean) / (N - ddof) of x
+    (mean also moves var, but by Σ s (x - mean) = 0.) With drstd/dvar = -rstd³/2 the three add up to
+
+    dx = rstd · (dxhat - s · Σ dxhat / N - s · xhat · Σ (dxhat · xhat) / (N - ddof))
+
+So two sums for each statistic, `Σ dxhat` and `Σ dxhat · xhat`, are all that elements must know of each other.
+`docs/derivation.md` takes the steps one by one; `explanation.py` shows each with its numbers.
+References: [ioffe], [ba], [zhang].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from truenorm.core.inputs import BackwardSums, Inputs, Normalized, Padding, check_inputs
+from truenorm.core.mask import Floats, MaskedInput, mask_input
+from truenorm.core.moments import Moments, ignore_floating_point_errors, measure_masked, tree_sum
+from truenorm.core.norm import Norm
+
+
+def forward(
+    x: ArrayLike,
+    norm: Norm,
+    *,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    valid: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    moments: Moments | None = None,
+    padding: Padding = "zero",
+) -> Normalized:
+    """y = (x - mean) · rstd · weight + bias, with the statistics of the real elements alone.
+
+    weight, bias   of `norm.view(x.shape).weight_shape`: usually (c,)
+    valid, lengths, offsets, sample_weight   which elements are real: see `truenorm.core.mask`
+    moments        used instead of x's own; `backward` then takes them as constants
+    padding        what y holds where nothing is valid: "zero", or "keep" for x as it is
+
+    y has the shape and dtype of x. A constant channel gives exactly `bias`, and so does one with too few
+    elements for its `ddof`.
+
+    >>> import truenorm as tn
+    >>> table = [[7.0, 5.0, 4.0], [2.0, 3.0, 4.0], [1.0, 2.0, 3.0], [7.0, 5.0, 6.0], [3.0, 3.0, 4.0]]
+    >>> out = tn.forward(table, tn.batch(), weight=[2.0, 1.0, 1.0], bias=[0.0, 0.0, 5.0])
+    >>> out.moments.mean
+    array([4. , 3.6, 4.2])
+    >>> out.y.mean(axis=0).round(12) + 0
+    array([0., 0., 5.])
+    """
+    arguments = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
+    return forward_inputs(check_inputs(mask_input(x, norm, **arguments), norm, weight, bias, moments, padding))
+
+
+@ignore_floating_point_errors
+def forward_inputs(inputs: Inputs) -> Normalized:
+    """`forward`, once its arguments are checked."""
+    masked, layout = inputs.masked, inputs.masked.layout
+    moments = measure_masked(masked, inputs.norm) if inputs.given is None else inputs.given
+    y = _xhat(masked, moments, inputs.norm)
+    if inputs.weight is not None:
+        y = y * inputs.weight.reshape(layout.weight_split)
+    if inputs.bias is not None:
+        y = y + inputs.bias.reshape(layout.weight_split)
+    y = masked.restore(y, keep=masked.source if inputs.padding == "keep" else None)
+    return Normalized.of(inputs, y, moments)
+
+
+@ignore_floating_point_errors
+def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
+    """The sums that the gradient needs: of this part alone, to be added to those of other parts."""
+    layout = out.masked.layout
+    dy, xhat = out.masked.arrange(dy), _xhat(out.masked, out.moments, out.norm)
+    dxhat = _dxhat(dy, out)
+    dweight, dbias = (tree_sum(one, layout.unweighted).reshape(layout.weight_shape or ()) for one in (dy * xhat, dy))
+    return BackwardSums(
+        dxhat=tree_sum(dxhat, layout.reduced).reshape(layout.statistics),
+        dxhat_xhat=tree_sum(dxhat * xhat, layout.reduced).reshape(layout.statistics),
+        dweight=None if out.weight is None else dweight,
+        dbias=None if out.bias is None else dbias,
+    )
+
+
+@ignore_floating_point_errors
+def backward(
+    dy: ArrayLike, out: Normalized, *, sums: BackwardSums | None = None
+) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
+    """dx, dweight and dbias (None where there is no weight or bias).
+
+    Moments that were given are constants. With `sums`, they are instead those of a whole that x is a part of,
+    and `sums` are the whole's, added over its parts; dweight and dbias are then the whole's too.
+
+    >>> import truenorm as tn
+    >>> x = np.array([[1.0], [2.0], [6.0]])
+    >>> tn.backward([[1.0], [0.0], [0.0]], tn.forward(x, tn.batch(eps=0)))[0].round(6).ravel() + 0
+    array([ 0.176347, -0.220433,  0.044087])
+    """
+    constant = out.given is not None and sums is None
+    sums = backward_sums(dy, out) if sums is None else sums
+    layout, s = out.masked.layout, out.masked.sample_weight
+    dx = _dxhat(out.masked.arrange(dy), out)
+    if not constant:
+        count, xhat = out.moments.count, _xhat(out.masked, out.moments, out.norm)
+        through_mean = _ratio(sums.dxhat, count) if out.norm.center else np.zeros(layout.statistics)
+        through_var = _ratio(sums.dxhat_xhat, count - out.norm.ddof) * _eps_outside(out.moments, out.norm)
+        shared = through_mean.reshape(layout.statistics_split) + xhat * through_var.reshape(layout.statistics_split)
+        dx = dx - (shared if s is None else s * shared)
+    dx = dx * rstd_of(out.moments, out.norm).reshape(layout.statistics_split)
+    dx = out.masked.restore(dx, keep=dy if out.padding == "keep" else None)
+    return dx, _like(out.weight, sums.dweight), _like(out.bias, sums.dbias)
+
+
+def rstd_of(moments: Moments, norm: Norm) -> Floats:
+    """rstd: the one place where eps and ddof are applied. 0 where there is no variance to divide by."""
+    var = moments.var(norm.ddof)
+    deviation = np.sqrt(var + norm.eps) if norm.eps_at == "var" else np.sqrt(var) + norm.eps
+    known = (moments.count > norm.ddof) & (deviation != 0)
+    return np.divide(1.0, deviation, out=np.zeros_like(deviation), where=known)
+
+
+def _eps_outside(moments: Moments, norm: Norm) -> Floats:
+    """-2 · drstd/dvar / rstd³: 1 for sqrt(var + eps), (std + eps) / std for std + eps; 0 where m2 is 0."""
+    std = np.sqrt(moments.var(norm.ddof))
+    return np.ones_like(std) if norm.eps_at == "var" else _ratio(std + norm.eps, std)
+
+
+def _xhat(masked: MaskedInput, moments: Moments, norm: Norm) -> Floats:
+    """(x - mean) · rstd and not x · scale + shift, so that a constant channel gives exactly 0."""
+    split = masked.layout.statistics_split
+    xhat = (masked.x - moments.mean.reshape(split)) * rstd_of(moments, norm).reshape(split)
+    return xhat if masked.valid is None else np.where(masked.valid, xhat, 0.0)
+
+
+def _dxhat(dy: Floats, out: Normalized) -> Floats:
+    """The gradient at xhat; `dy` is arranged: 0 where nothing is valid."""
+    return dy if out.weight is None else dy * out.weight.reshape(out.masked.layout.weight_split)
+
+
+def _ratio(above: Floats, below: NDArray[Any]) -> Floats:
+    """above / below, 0 where below is not positive."""
+    ratio: Floats = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    return ratio
+
+
+def _like(parameter: NDArray[Any] | None, gradient: Floats | None) -> NDArray[Any] | None:
+    return None if parameter is None or gradient is None else gradient.astype(parameter.dtype)

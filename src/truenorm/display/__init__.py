@@ -1,1 +1,0 @@
-"""How an explanation looks: `cells` formats numbers once, `text` and `html` show them. None of them computes."""

@@ -1,0 +1,1 @@
+"""The computation step by step, and how it is shown: `steps` computes, `text` and `html` show."""

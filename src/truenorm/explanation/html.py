@@ -1,0 +1,46 @@
+"""An explanation in a notebook: one table a step, built as a tree so that every value is escaped."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from truenorm.explanation.cells import Cells, cells_of, headline, left_out_line
+
+if TYPE_CHECKING:
+    from truenorm.explanation.steps import Explanation
+
+
+def as_html(explanation: Explanation) -> str:
+    """A fragment with a style of its own, which needs nothing from outside."""
+    root = Element("div", {"class": "truenorm"})
+    SubElement(root, "style").text = files("truenorm.explanation").joinpath("explanation.css").read_text("utf-8")
+    SubElement(root, "p", {"class": "headline"}).text = headline(explanation)
+    SubElement(root, "p").text = left_out_line(explanation)
+    for part in dict.fromkeys(step.part for step in explanation.steps):
+        SubElement(root, "h4").text = part
+        group = SubElement(root, "div", {"class": "steps"})
+        for step in explanation.steps:
+            if step.part == part:
+                block = SubElement(group, "div", {"class": "step"})
+                line = SubElement(block, "p")
+                name = SubElement(line, "b")
+                name.text, name.tail = step.name, f" = {step.formula}"
+                _table(block, cells_of(step, explanation.labels))
+    return tostring(root, encoding="unicode", method="html")
+
+
+def _table(parent: Element, cells: Cells) -> None:
+    table = SubElement(parent, "table")
+    header = SubElement(SubElement(table, "thead"), "tr")
+    for word in cells.header:
+        SubElement(header, "th").text = word
+    body = SubElement(table, "tbody")
+    for label, *words in cells.rows:
+        row = SubElement(body, "tr")
+        SubElement(row, "th").text = label
+        for word in words:
+            SubElement(row, "td").text = word
+    if cells.note:
+        SubElement(parent, "p", {"class": "note"}).text = f"{cells.note} are shown"

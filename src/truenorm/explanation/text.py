@@ -1,0 +1,63 @@
+"""An explanation in a terminal: aligned tables with the formula above each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from truenorm.explanation.cells import Cells, fitting_cells, headline, left_out_line
+
+if TYPE_CHECKING:
+    from truenorm.explanation.steps import Explanation
+
+
+class Screen(Console):
+    """Standard output, whoever reads it: a terminal with colours, or a pipe that may close early."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False)
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def as_text(explanation: Explanation) -> str:
+    """Plain text, without colours."""
+    console = Console(width=120, no_color=True, force_terminal=False, highlight=False)
+    with console.capture() as captured:
+        show(explanation, console)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
+
+
+def show(explanation: Explanation, console: Console) -> None:
+    """Print the steps, forward and then backward."""
+    console.print(Text(headline(explanation), style="bold"))
+    console.print(Text(left_out_line(explanation)))
+    part = ""
+    for step in explanation.steps:
+        if step.part != part:
+            part = step.part
+            console.rule(Text(part), align="left")
+        size = f"   (shape {' x '.join(map(str, step.values.shape))})" if step.values.ndim else ""
+        console.print(Text.assemble((step.name, "bold cyan"), " = ", step.formula, (size, "dim")))
+        cells = fitting_cells(step, explanation.labels, console.width - 2)
+        console.print(Padding(table(cells), (0, 0, 0, 2), expand=False))
+        console.print()
+
+
+def table(cells: Cells) -> Table:
+    """Cells with every number aligned to the right."""
+    shown = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", caption=_caption(cells))
+    for i, name in enumerate(cells.header):
+        shown.add_column(Text(name), justify="right" if i else "left", style=None if i else "dim", no_wrap=True)
+    for row in cells.rows:
+        shown.add_row(*map(Text, row))
+    return shown
+
+
+def _caption(cells: Cells) -> Text | None:
+    return Text(f"{cells.note} are shown", style="dim") if cells.note else None

@@ -1,0 +1,300 @@
+"""The commands as a person meets them: what they print, how they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import truenorm as tn
+from truenorm import engine
+from truenorm.cli import COMMANDS, main
+from truenorm.explanation import examples
+
+
+def run(*arguments: str, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    done = subprocess.run([sys.executable, "-m", "truenorm", *arguments], input=data, capture_output=True)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def in_process(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    printed = capsys.readouterr()
+    return int(stop.value.code or 0), printed.out, printed.err
+
+
+def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, np.ndarray]:
+    code, out, err = in_process(capsys, "explain", *arguments, "--json")
+    assert (code, err) == (0, "")
+    return {step["name"]: np.array(step["values"], float) for step in json.loads(out)["steps"]}
+
+
+FILES = {
+    "words.csv": "1,2,3\n4,five,6\n",
+    "gap.csv": "1,2,3\n4,,6\n",
+    "ragged.csv": "1,2,3\n\n4,5\n",
+    "empty.csv": "",
+    "blank.csv": "\n  \n",
+    "names.csv": "a,b\n",
+    "half.csv": "a,2\n3,4\n",
+    "latin.csv": b"caf\xe9,2\n",
+    "fine.csv": "1,2,3\n4,5,6\n7,8,8\n",
+}
+
+ERRORS = [
+    (["words.csv"], "words.csv, line 2, column 2: a number, got 'five'. Only the first line may hold words."),
+    (["gap.csv"], "gap.csv, line 2, column 2: a number, got ''. Only the first line may hold words."),
+    (["half.csv"], "half.csv, line 1, column 1: a number, got 'a'. Only the first line may hold words."),
+    (["ragged.csv"], "ragged.csv, line 3: 3 columns as in line 1, got 2. Every line needs the same number."),
+    (["empty.csv"], "empty.csv: at least one line of numbers, got nothing. Separate the numbers by commas."),
+    (["blank.csv"], "blank.csv: at least one line of numbers, got nothing. Separate the numbers by commas."),
+    (["names.csv"], "names.csv: lines of numbers below the names a, b, got none."),
+    (["latin.csv"], "latin.csv: text in UTF-8, got byte 0xe9 at 3."),
+    (["missing.csv"], "missing.csv: No such file or directory."),
+    (["."], ".: Is a directory."),
+    (["fine.csv", "--example", "table"], "Give a file or --example, not both. See 'truenorm explain --help'."),
+    (["fine.csv", "--pattern", "[b c"], "Norm: '[' is never closed, got pattern '[b c'. Close it with ']'."),
+    (
+        ["fine.csv", "--pattern", "[b] (g c)"],
+        "Norm: of a composed axis only one size may be open, not g and c, got pattern '[b] (g c)'. "
+        "Give the others' sizes, such as sizes={'g': 8}.",
+    ),
+    (
+        ["fine.csv", "--pattern", "[b] t c"],
+        "Norm: '[b] t c' names 3 axes, got shape (3, 3) with 2. Name every axis of x once; "
+        "'...' stands for any number.",
+    ),
+    (
+        ["fine.csv", "--norm", "layer", "--pattern", "[b] c"],
+        "Give --norm or --pattern, not both. See 'truenorm explain --help'.",
+    ),
+    (
+        ["fine.csv", "--norm", "middle"],
+        "Invalid value for '--norm': 'middle' is not one of 'batch', 'layer', 'instance', 'group', 'rms'. "
+        "See 'truenorm explain --help'.",
+    ),
+    (
+        ["fine.csv", "--norm", "group", "--groups", "2"],
+        "Norm: an axis of size 3 does not fit g=2, got pattern 'b [...] (g [c])'. Change the size, or the shape of x.",
+    ),
+    (
+        ["fine.csv", "--groups", "3"],
+        "--groups goes with --norm group, or with a --pattern that has an axis g. See 'truenorm explain --help'.",
+    ),
+    (
+        ["fine.csv", "--norm", "instance"],
+        "instance normalization averages over the positions of a sequence, and the rows are examples. "
+        "Give --lengths 3 to make them one sequence. See 'truenorm explain --help'.",
+    ),
+    (
+        ["fine.csv", "--lengths", "2,4"],
+        "--lengths: 2 sequences of equal extent, got 3 rows in the input. Pad the shorter sequences with rows of "
+        "zeros. See 'truenorm explain --help'.",
+    ),
+    (["fine.csv", "--lengths", "4"], "lengths: from 0 to the 3 positions of x, got 4 at index 0."),
+    (["fine.csv", "--lengths", "1.5"], "--lengths: whole numbers separated by commas, got '1.5'."),
+    (["fine.csv", "--weight", "1,x"], "--weight: numbers separated by commas, got 'x' as number 2."),
+    (["fine.csv", "--weight", "1,2"], "weight: the shape (3,) for this x, got (2,)."),
+    (["fine.csv", "--dy", "1,0"], "dy: has the shape of x, (3, 3), got (1, 2)."),
+    (["fine.csv", "--dy", "missing.csv"], "missing.csv: No such file or directory."),
+    (["fine.csv", "--eps", "-1"], "Norm: eps is a finite number >= 0, got -1.0. The usual one is 1e-5."),
+    (["fine.csv", "--ddof", "2"], "Norm: ddof is 0 or 1, got 2."),
+    (
+        ["fine.csv", "--norm", "rms", "--ddof", "1"],
+        "Norm: ddof=1 corrects for a mean that was estimated, got center=False. Use ddof=0 with it.",
+    ),
+    (["fine.csv", "--lengths", ""], "--lengths: numbers separated by commas, got '' as number 1."),
+    (["-", "--dy", "-"], "Standard input can hold the input or --dy, not both. See 'truenorm explain --help'."),
+    (["fine.csv", "--bogus"], "No such option '--bogus'. See 'truenorm explain --help'."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), ERRORS, ids=[" ".join(words) for words, _ in ERRORS])
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    code, out, err = in_process(capsys, "explain", *arguments)
+    assert code == 2
+    assert out == ""
+    hints = " (Did you mean"
+    assert (
+        err.split(hints)[0].removesuffix(".") in f"truenorm: {message}\n"
+        if hints in err
+        else err == f"truenorm: {message}\n"
+    )
+    assert err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = run("explain", str(tmp_path / "none.csv"), "--debug")
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+    assert "FileNotFoundError" in done.stderr
+
+
+def test_an_unknown_command_is_one_line() -> None:
+    done = run("explan")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("truenorm: No such command 'explan'.")
+
+
+def test_no_command_shows_the_help() -> None:
+    done = run()
+    assert done.returncode == 0
+    for name, line in COMMANDS.items():
+        assert f"{name} " in done.stdout
+        assert line in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    done = run(name, "--help")
+    assert done.returncode == 0
+    assert "Example" in done.stdout
+    assert f"truenorm {name}" in done.stdout.split("Example")[1]
+
+
+def test_standard_input_and_a_file_are_read_alike(tmp_path: Path) -> None:
+    text = "\ufeffz1;z2\n1;2\n3;5\n"
+    file = tmp_path / "data.csv"
+    file.write_text(text, "utf-8")
+    by_file, by_dash, by_pipe = run("explain", str(file)), run("explain", "-", stdin=text), run("explain", stdin=text)
+    assert by_file.returncode == 0
+    assert by_file.stdout == by_dash.stdout == by_pipe.stdout
+    assert "z1" in by_file.stdout
+    assert "\ufeff" not in by_file.stdout
+    assert run("explain", stdin="z1\tz2\n1\t2\n3\t5\n").stdout == by_file.stdout
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m truenorm explain --example table | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "0"
+
+
+def test_options_reach_the_computation(capsys: pytest.CaptureFixture[str]) -> None:
+    got = explained(
+        capsys,
+        *["--example", "table", "--norm", "group", "--groups", "3", "--eps", "0.5", "--eps-at", "std"],
+        *["--weight", "1,2,3", "--bias", "0,1,-1", "--dy", "1,0,0;0,2,0;0,0,3;1,1,1;0,0,0"],
+    )
+    dy = [[1, 0, 0], [0, 2, 0], [0, 0, 3], [1, 1, 1], [0, 0, 0]]
+    norm = tn.group(3, eps=0.5, eps_at="std")
+    out = tn.forward(examples.TABLE, norm, weight=[1, 2, 3], bias=[0, 1, -1])
+    assert_allclose(got["y"], out.y)
+    assert_allclose(got["dx"], tn.backward(dy, out)[0], atol=1e-15)
+    got = explained(capsys, "--example", "table", "--pattern", "[b] c", "--ddof", "1")
+    assert_allclose(got["var"], examples.TABLE.var(0, ddof=1))
+
+
+def test_lengths_make_the_rows_sequences(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "padded.csv"
+    np.savetxt(file, examples.SENTENCES.reshape(-1, 3), delimiter=",")
+    got = explained(capsys, str(file), "--lengths", "2,4", "--norm", "instance")
+    assert_allclose(got["y"], tn.forward(examples.SENTENCES, tn.instance(), lengths=[2, 4]).y)
+    got = explained(capsys, "--example", "sentences", "--norm", "batch")
+    assert_allclose(got["mean"], tn.measure(examples.SENTENCES, tn.batch(), lengths=[2, 4]).mean)
+
+
+def test_the_sentences_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = in_process(capsys, "explain", "--example", "sentences")
+    assert code == 0
+    assert "How     7.50 9.20 1.50   1.06  2.12 -0.74   0.78  1.83 -1.42   0.43  0.95 -1.38" in out
+    assert "batch norm, padding counted   0.670699    1.18967    3.00722    6.33152" in out
+    assert max(map(len, out.splitlines())) <= 80
+    code, out, _ = in_process(capsys, "explain", "--example", "sentences", "--json")
+    moved = [method["how_moved_by_padding_rows"]["2"] for method in json.loads(out)["methods"]]
+    assert moved[0] > 0.67
+    assert moved[1:] == [0.0, 0.0]
+
+
+def test_demo_shows_both_examples_and_what_to_do_next() -> None:
+    done = run("demo")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for words in (
+        "1.18585",
+        "-1.42",
+        "50 times too small",
+        "Names that it made up: ",
+        "truenorm explain",
+        "truenorm env",
+    ):
+        assert words in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_env_names_versions_engine_threads_and_what_is_missing() -> None:
+    facts = json.loads(run("env", "--json").stdout)
+    assert facts["truenorm"] == tn.__version__
+    assert facts["numpy"] == np.__version__
+    assert facts["engine"] in ("reference", "native")
+    assert facts["threads"] == len(os.sched_getaffinity(0))
+    text = run("env").stdout
+    for name, fact in facts.items():
+        if name not in ("native", "optional", "tensors"):
+            assert f"{name:12} {fact}\n" in text
+    for package, found in facts["optional"].items():
+        assert f"{package:12} {found or 'not installed: pip install '}" in text
+
+
+def test_a_terminal_without_greek_letters_gets_question_marks() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "truenorm", "explain", "--example", "table"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0
+    assert b"mean = ? x / count" in done.stdout
+
+
+def test_numbers_may_be_separated_by_spaces(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "spaces.txt"
+    file.write_text("1  2 \n 3 5\n")
+    assert_allclose(explained(capsys, str(file))["x"], [[1, 2], [3, 5]])
+
+
+def test_env_says_so_where_the_native_part_was_not_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("truenorm.engine.kernels", None)
+    code, out, _ = in_process(capsys, "env")
+    assert code == 0
+    assert "not built: no C++ compiler was found at install; everything works, in NumPy" in out
+
+
+def test_env_says_whether_kernels_read_the_tensors_of_torch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tnt = pytest.importorskip("truenorm.torch", reason="needs torch: pip install -e '.[torch]'")
+    if engine.compiled() is None:
+        assert "tensors      computed by torch operations: the compiled kernels are not" in in_process(capsys, "env")[1]
+        return
+    assert "tensors      read by the kernels\n" in in_process(capsys, "env")[1]
+    monkeypatch.setattr(tnt, "kernels_read_tensors", lambda: False)
+    said = "tensors      computed by torch operations: the kernels cannot read the tensors of this torch version\n"
+    assert said in in_process(capsys, "env")[1]
+
+
+def test_env_says_so_where_torch_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install -e '.[torch]'")
+    monkeypatch.setitem(sys.modules, "truenorm.torch", None)
+    code, out, _ = in_process(capsys, "env")
+    assert code == 0
+    assert "tensors      torch cannot be imported: " in out

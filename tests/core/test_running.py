@@ -1,0 +1,201 @@
+"""Running statistics against their closed forms, and what they refuse to take over."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import truenorm as tn
+from truenorm.core.running import Convention, Running, keras_convention, torch_convention
+
+RNG = np.random.default_rng(20)
+BATCHES = [RNG.normal(3.0 * i, 1.0 + i, size=(n, 2)) for i, n in enumerate((7, 3, 12, 1 + 1))]
+
+
+def run(convention: Convention, batches: list[np.ndarray]) -> Running:
+    running = Running.start((2,), convention)
+    for x in batches:
+        running = running.update(tn.measure(x, tn.batch()))
+    return running
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.25, 1.0, 0.0])
+def test_momentum_is_a_geometric_series(momentum: float) -> None:
+    got = run(torch_convention(momentum), BATCHES)
+    k = len(BATCHES)
+    weights = [momentum * (1 - momentum) ** (k - 1 - i) for i in range(k)]
+    rest = (1 - momentum) ** k
+    assert_allclose(got.mean, sum(w * x.mean(0) for w, x in zip(weights, BATCHES, strict=True)), rtol=1e-13)
+    expected = rest * 1.0 + sum(w * x.var(0, ddof=1) for w, x in zip(weights, BATCHES, strict=True))
+    assert_allclose(got.var, expected, rtol=1e-13)
+    assert got.batches == k
+
+
+def test_the_same_batch_again_approaches_it_geometrically() -> None:
+    got = run(torch_convention(0.1), [BATCHES[0]] * 30)
+    assert_allclose(got.mean, BATCHES[0].mean(0) * (1 - 0.9**30), rtol=1e-13)
+
+
+def test_cumulative_is_the_average_over_batches() -> None:
+    got = run(torch_convention(None), BATCHES)
+    assert_allclose(got.mean, np.mean([x.mean(0) for x in BATCHES], axis=0), rtol=1e-13)
+    assert_allclose(got.var, np.mean([x.var(0, ddof=1) for x in BATCHES], axis=0), rtol=1e-13)
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_pooled_describes_all_the_data(ddof: int) -> None:
+    data = np.concatenate(BATCHES)
+    got = run(Convention("pooled", ddof=ddof), BATCHES)
+    assert_allclose(got.mean, data.mean(0), rtol=1e-13)
+    assert_allclose(got.var, data.var(0, ddof=ddof), rtol=1e-13)
+    assert_array_equal(got.count, [len(data)] * 2)
+
+
+def test_pooled_takes_single_elements_one_after_the_other() -> None:
+    data = np.concatenate(BATCHES)
+    got = run(Convention("pooled", ddof=1), [row[None] for row in data])
+    assert_allclose(got.mean, data.mean(0), rtol=1e-12)
+    assert_allclose(got.var, data.var(0, ddof=1), rtol=1e-12)
+
+
+def test_batches_far_apart_show_why_averages_of_variances_are_false() -> None:
+    batches = [np.array([[-3.0] * 2, [-1.0] * 2]), np.array([[1.0] * 2, [3.0] * 2])]
+    assert_array_equal(run(Convention(None, ddof=0), batches).var, [1.0, 1.0])
+    assert_array_equal(run(Convention("pooled", ddof=0), batches).var, [5.0, 5.0])
+
+
+def test_keras_weighs_what_was_there_and_stores_with_n() -> None:
+    got = run(keras_convention(0.99), BATCHES[:1])
+    assert_allclose(got.mean, 0.01 * BATCHES[0].mean(0), rtol=1e-12)
+    assert_allclose(got.var, 0.99 + 0.01 * BATCHES[0].var(0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("momentum", [0.1, None, "pooled"])
+def test_a_non_finite_channel_changes_nothing_and_is_counted(bad: float, momentum: object) -> None:
+    before = run(Convention(momentum, ddof=1), BATCHES)
+    x = BATCHES[0].copy()
+    x[3, 1] = bad
+    after = before.update(tn.measure(x, tn.batch()))
+    assert_array_equal(after.mean, before.mean)
+    assert_array_equal(after.var, before.var)
+    assert (after.batches, after.skipped) == (before.batches, before.skipped + 1)
+    following = after.update(tn.measure(BATCHES[1], tn.batch()))
+    assert np.isfinite(following.mean).all()
+    assert following.batches == before.batches + 1
+
+
+@pytest.mark.parametrize("momentum", [0.1, None, "pooled"])
+def test_nothing_valid_changes_nothing(momentum: object) -> None:
+    before = run(Convention(momentum, ddof=1), BATCHES)
+    x = BATCHES[0]
+    after = before.update(tn.measure(x, tn.batch(), valid=np.zeros(len(x), bool)))
+    assert after is before
+
+
+def test_a_channel_without_a_valid_value_stays_and_the_counter_moves() -> None:
+    before = run(torch_convention(), BATCHES)
+    x = BATCHES[0]
+    valid = np.ones(x.shape, bool)
+    valid[:, 1] = False
+    after = before.update(tn.measure(x, tn.batch(), valid=valid))
+    assert after.mean[0] != before.mean[0]
+    assert (after.mean[1], after.var[1]) == (before.mean[1], before.var[1])
+    assert after.batches == before.batches + 1
+
+
+def test_a_channel_never_seen_stays_as_it_started_when_pooled() -> None:
+    valid = np.array([[True, False]] * 3)
+    x = BATCHES[0][:3]
+    running = Running.start((2,), Convention("pooled", ddof=0)).update(tn.measure(x, tn.batch(), valid=valid))
+    assert (running.mean[1], running.var[1]) == (0.0, 1.0)
+    assert_allclose(running.mean[0], x[:, 0].mean())
+    one = Running.start((2,), Convention("pooled", ddof=0)).update(tn.measure(x[:1], tn.batch()))
+    assert_array_equal(one.mean, x[0])
+
+
+def test_every_skipped_batch_is_counted() -> None:
+    running = Running.start((2,), torch_convention())
+    for _ in range(3):
+        running = running.update(tn.measure(np.full((4, 2), np.nan), tn.batch()))
+    assert (running.skipped, running.batches) == (3, 0)
+
+
+def test_a_single_value_has_no_variance_to_store() -> None:
+    before = run(torch_convention(), BATCHES)
+    after = before.update(tn.measure(BATCHES[0][:1], tn.batch()))
+    assert_array_equal(after.var, before.var)
+    assert_array_equal(after.mean, before.mean)
+    assert after.batches == before.batches
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_running_statistics_normalise_as_constants(ddof: int) -> None:
+    running = run(torch_convention(), BATCHES)
+    norm = tn.batch(ddof=ddof, eps=1e-3)
+    out = tn.forward(BATCHES[0], norm, moments=running.moments(norm))
+    assert_allclose(out.y, (BATCHES[0] - running.mean) / np.sqrt(running.var + 1e-3), rtol=1e-14)
+    dy = RNG.normal(size=out.y.shape)
+    assert_allclose(tn.backward(dy, out)[0], dy / np.sqrt(running.var + 1e-3), rtol=1e-14)
+
+
+def test_variance_is_never_negative_and_survives_large_means() -> None:
+    running = Running.start((1,), torch_convention(0.5))
+    for i in range(40):
+        x = 1e8 + RNG.normal(size=(50, 1))
+        running = running.update(tn.measure(x, tn.batch()))
+        assert running.var[0] >= 0
+        if i > 30:
+            assert 0.5 < running.var[0] < 2
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: Convention(1.5, ddof=0),
+            "Convention: momentum is a float from 0 to 1, None or 'pooled', got 1.5. "
+            "It is the weight of the new batch.",
+        ),
+        (
+            lambda: Running.start((2,), "torch"),
+            "Running: a Convention, got 'torch'. Make one with torch_convention().",
+        ),
+        (
+            lambda: Running.start((2,), torch_convention()).update(tn.measure(np.ones((4, 3)), tn.batch())),
+            "Running: moments of the shape (2,), got (3,).",
+        ),
+    ],
+)
+def test_errors_say_the_rule_and_the_value(call: object, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
+        call()
+
+
+def test_a_pool_that_leaves_the_range_of_numbers_is_not_taken_over() -> None:
+    running = Running.start((2,), Convention("pooled", ddof=1)).update(tn.measure([[1.0, 2], [2, 3]], tn.batch()))
+    after = running.update(tn.measure([[1.7e308, 2]], tn.batch()))
+    assert after.skipped == 1
+    np.testing.assert_array_equal(after.mean, running.mean)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_statistics_of_any_dtype_are_moved(dtype: type) -> None:
+    batch = tn.measure([[1.0, 2], [2, 4]], tn.batch())
+    running = Running(np.zeros(2, dtype), np.ones(2, dtype), np.zeros(2, int), torch_convention())
+    np.testing.assert_allclose(running.update(batch).mean, [0.15, 0.3])
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_one_statistic_stays_an_array(momentum: float | None) -> None:
+    running = Running.start((), torch_convention(momentum)).update(tn.measure([1.0, 2.0], tn.Norm("[b]")))
+    assert isinstance(running.mean, np.ndarray)
+    assert isinstance(running.count, np.ndarray)
+
+
+def test_skipping_a_batch_warns_of_nothing() -> None:
+    running = Running.start((2,), Convention(0.0, ddof=1)).update(tn.measure([[1e200, 2], [0, 1]], tn.batch()))
+    assert running.batches + running.skipped == 1

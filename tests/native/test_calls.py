@@ -1,0 +1,476 @@
+"""Calls of the compiled kernels that are wrong: refused with a reason, by chance or by design, and never harmful.
+
+What they compute is the matter of `test_kernels.py`; `fuzz_native.py` draws calls that nobody would think of.
+"""
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from patterns import (
+    Array,
+)
+
+_native = pytest.importorskip("truenorm._native", reason="the compiled part was not built")
+from tools.fuzz_native import HANGS, Sizes, arguments, columns, limit_memory, planes, rows  # noqa: E402
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+def isolated(function: Callable[[], Any]) -> str:
+    """What a call raises, from a process of its own: a signal is an answer, not an end."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads; the kernels' are made for it
+        child = os.fork()
+    if not child:
+        signal.alarm(HANGS)
+        limit_memory()
+        text = "nothing"
+        try:
+            function()
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        os.write(writing, text.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        text = stream.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return f"signal {os.WTERMSIG(status)}"
+    return text or f"exit code {os.WEXITSTATUS(status)}"
+
+
+LAYOUTS = {"columns": columns(1, 2, 3, 4), "rows": rows(2, 3, 4), "planes": planes(2, 1, 4, 1, 3)}
+Change = Callable[[dict[str, Any], Sizes], dict[str, Any]]
+
+
+def every_second(array: Array) -> Array:
+    return np.repeat(array, 2)[::2]
+
+
+def frozen(array: Array) -> Array:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def unaligned(array: Array) -> Array:
+    return np.frombuffer(bytearray(b"?" + array.tobytes()), np.uint8)[1:].view(array.dtype)
+
+
+def overlapping(n: int, one: int, other: int, dtype: type = np.float32) -> tuple[Array, Array]:
+    """Two arrays of n elements that begin at these places of the same memory."""
+    memory = np.zeros(2 * n, dtype)
+    return memory[one : one + n], memory[other : other + n]
+
+
+def both(names: str, pair: tuple[Array, Array]) -> dict[str, Array]:
+    return dict(zip(names.split(), pair, strict=True))
+
+
+def replaced(name: str, how: Callable[[Any], Any]) -> Change:
+    return lambda taken, sizes: {name: how(taken[name])}
+
+
+def instead(**values: Any) -> Change:
+    return lambda taken, sizes: values
+
+
+SHARED = "ValueError: an output shares memory with another array."
+# The verb, what is wrong, and the message. {size} and the like are numbers of the layout.
+REFUSALS: list[tuple[str, Change, str]] = [
+    ("measure", instead(x=None), "ValueError: x: an array, got None."),
+    ("measure", instead(moments=None), "ValueError: moments: an array, got None."),
+    ("forward", instead(x=None), "ValueError: x: an array, got None."),
+    ("forward", instead(y=None), "ValueError: y, moments: arrays, got None."),
+    ("forward", instead(moments=None), "ValueError: y, moments: arrays, got None."),
+    ("forward", instead(moments=None, given=True), "ValueError: y, moments: arrays, got None."),
+    ("backward", instead(x=None), "ValueError: x: an array, got None."),
+    ("backward", instead(dy=None), "ValueError: moments, dy, sums: arrays, got None."),
+    ("backward", instead(moments=None), "ValueError: moments, dy, sums: arrays, got None."),
+    ("backward", instead(sums=None), "ValueError: moments, dy, sums: arrays, got None."),
+    ("backward", instead(sums=None, given=True), "ValueError: moments, dy, sums: arrays, got None."),
+    ("backward", instead(dx=None, given=True), "ValueError: dx: an array, got None."),
+    # What they are made of.
+    ("measure", replaced("x", lambda x: x.astype(float)), "TypeError: x: elements of format f, got d."),
+    ("measure", replaced("x", lambda x: x.astype(">f4")), "TypeError: x: elements of format f, got >f."),
+    ("measure", replaced("x", lambda x: x.astype(np.int32)), "TypeError: x: elements of format f, got i."),
+    ("measure", replaced("x", lambda x: x.astype(np.complex64)), "TypeError: x: elements of format f, got Zf."),
+    ("measure", replaced("x", lambda x: x.tolist()), "ValueError: x: a contiguous array."),
+    ("measure", instead(x=3), "ValueError: x: a contiguous array."),
+    ("measure", instead(x="text"), "ValueError: x: a contiguous array."),
+    ("measure", instead(x=b"bytes"), "TypeError: x: elements of format f, got B."),
+    ("measure", instead(x=np.zeros(24, [])), "TypeError: x: elements of format f, got T{{}}."),  # 0 bytes each
+    ("measure", instead(x=np.zeros(24, "V4")), "TypeError: x: elements of format f, got 4x."),
+    ("measure", replaced("x", every_second), "ValueError: x: a contiguous array."),
+    ("measure", replaced("x", lambda x: x[::-1]), "ValueError: x: a contiguous array."),
+    ("measure", replaced("x", lambda x: np.broadcast_to(x[:1], x.shape)), "ValueError: x: a contiguous array."),
+    ("measure", replaced("x", lambda x: x.reshape(2, -1).T), "ValueError: x: a contiguous array."),
+    ("measure", replaced("x", unaligned), "ValueError: x: an aligned array."),
+    ("measure", replaced("moments", unaligned), "ValueError: moments: an aligned array."),
+    ("measure", replaced("moments", frozen), "ValueError: moments: a contiguous writable array."),
+    (
+        "measure",
+        replaced("moments", lambda moments: moments.astype(np.float32)),
+        "TypeError: moments: elements of format d, got f.",
+    ),
+    ("forward", replaced("y", lambda y: y.astype(np.float16)), "TypeError: y: elements of format f, got e."),
+    ("forward", replaced("y", frozen), "ValueError: y: a contiguous writable array."),
+    ("forward", replaced("y", every_second), "ValueError: y: a contiguous writable array."),
+    ("forward", replaced("y", unaligned), "ValueError: y: an aligned array."),
+    (
+        "forward",
+        replaced("weight", lambda weight: weight.astype(int)),
+        "TypeError: weight: elements of format dfeH, got l.",
+    ),
+    ("forward", replaced("weight", every_second), "ValueError: weight: a contiguous array."),
+    ("forward", replaced("bias", unaligned), "ValueError: bias: an aligned array."),
+    ("backward", replaced("dy", lambda dy: dy.astype(float)), "TypeError: dy: elements of format f, got d."),
+    ("backward", replaced("dx", frozen), "ValueError: dx: a contiguous writable array."),
+    ("backward", replaced("sums", frozen), "ValueError: sums: a contiguous writable array."),
+    ("backward", replaced("dweight", frozen), "ValueError: dweight: a contiguous writable array."),
+    (
+        "backward",
+        replaced("dbias", lambda dbias: dbias.astype(np.int64)),
+        "TypeError: dbias: elements of format dfeH, got l.",
+    ),
+    # How many.
+    ("measure", replaced("x", lambda x: x[:-1]), "ValueError: x: {size} elements, got 23."),
+    ("measure", replaced("x", lambda x: x[:0]), "ValueError: x: {size} elements, got 0."),
+    ("measure", replaced("x", lambda x: np.append(x, x)), "ValueError: x: {size} elements, got 48."),
+    (
+        "measure",
+        replaced("moments", lambda moments: moments[:-1]),
+        "ValueError: moments: {moments} elements, got {fewer}.",
+    ),
+    ("forward", replaced("y", lambda y: y[:-1]), "ValueError: y: {size} elements, got 23."),
+    ("forward", instead(moments=np.zeros(5)), "ValueError: moments: {moments} elements, got 5."),
+    ("forward", instead(weight=np.ones(3)), "ValueError: weight: 4 elements, got 3."),
+    ("forward", instead(bias=np.ones(0)), "ValueError: bias: 4 elements, got 0."),
+    ("backward", replaced("dy", lambda dy: dy[:-1]), "ValueError: dy: {size} elements, got 23."),
+    ("backward", replaced("dx", lambda dx: dx[:-1]), "ValueError: dx: {size} elements, got 23."),
+    ("backward", instead(moments=np.zeros(5)), "ValueError: moments: {moments} elements, got 5."),
+    ("backward", instead(sums=np.zeros(5)), "ValueError: sums: {sums} elements, got 5."),
+    ("backward", instead(weight=np.ones(5)), "ValueError: weight: 4 elements, got 5."),
+    ("backward", instead(dweight=np.ones(5)), "ValueError: dweight: 4 elements, got 5."),
+    ("backward", instead(dbias=np.ones(5)), "ValueError: dbias: 4 elements, got 5."),
+    # What is real.
+    ("forward", instead(lengths=np.array([3])), "ValueError: lengths: 2 elements, got 1."),
+    ("forward", instead(lengths=np.array([3, 4])), "ValueError: lengths: from 0 to the extent."),
+    ("forward", instead(lengths=np.array([-1, 3])), "ValueError: lengths: from 0 to the extent."),
+    ("forward", instead(lengths=np.array([2**62, 3])), "ValueError: lengths: from 0 to the extent."),
+    ("forward", instead(lengths=np.array([-(2**63), 3])), "ValueError: lengths: from 0 to the extent."),
+    ("forward", instead(lengths=np.array([1.0, 2.0])), "TypeError: lengths: elements of format lq, got d."),
+    ("forward", instead(lengths=np.array([1, 2], np.int32)), "TypeError: lengths: elements of format lq, got i."),
+    ("forward", instead(lengths=[1, 2]), "ValueError: lengths: a contiguous array."),
+    ("forward", instead(lengths=unaligned(np.array([1, 2]))), "ValueError: lengths: an aligned array."),
+    ("forward", instead(valid=np.ones(5, bool)), "ValueError: valid: 6 elements, got 5."),
+    ("forward", instead(valid=np.ones(24, bool)), "ValueError: valid: 6 elements, got 24."),
+    ("forward", instead(valid=np.ones(6, np.int64)), "TypeError: valid: elements of format ?B, got l."),
+    (
+        "forward",
+        instead(valid=np.ones(6, bool), lengths=np.array([1, 2])),
+        "ValueError: valid, lengths: at most one of them.",
+    ),
+    ("forward", instead(sample_weight=np.ones(5)), "ValueError: sample_weight: 6 elements, got 5."),
+    (
+        "forward",
+        instead(sample_weight=np.ones(6, np.float32)),
+        "TypeError: sample_weight: elements of format d, got f.",
+    ),
+    *(
+        (verb, instead(sample_weight=np.array([1, 1, 1, 1, 1, bad])), "ValueError: sample_weight: finite and >= 0.")
+        for verb in ("measure", "forward", "backward")
+        for bad in (np.nan, -1.0, np.inf, -np.inf)
+    ),
+    ("forward", instead(starts=np.array([0, 3])), "ValueError: starts: with lengths, for columns only."),
+    # What lies where.
+    ("measure", lambda taken, sizes: {"x": taken["moments"].view(np.float32)[:24]}, SHARED),
+    ("measure", lambda taken, sizes: {"sample_weight": taken["moments"][:6]}, SHARED),
+    ("measure", lambda taken, sizes: {"lengths": taken["moments"].view(int)[:2] * 0 + 1}, "nothing"),
+    ("forward", lambda taken, sizes: {"y": taken["x"]}, SHARED),
+    ("forward", lambda taken, sizes: both("x y", overlapping(24, 0, 23)), SHARED),
+    ("forward", lambda taken, sizes: both("x y", overlapping(24, 23, 0)), SHARED),
+    ("forward", lambda taken, sizes: both("x y", overlapping(24, 0, 24)), "nothing"),
+    ("forward", lambda taken, sizes: {"weight": taken["moments"][:4]}, SHARED),
+    ("forward", lambda taken, sizes: {"bias": taken["y"][-4:]}, SHARED),
+    ("forward", lambda taken, sizes: {"valid": taken["y"].view(np.uint8)[:6]}, SHARED),
+    ("forward", lambda taken, sizes: {"sample_weight": taken["moments"][:6]}, SHARED),
+    ("backward", lambda taken, sizes: {"dx": taken["dy"]}, SHARED),
+    ("backward", lambda taken, sizes: {"dx": taken["x"]}, SHARED),
+    ("backward", lambda taken, sizes: {"dx": taken["x"], "given": True}, SHARED),
+    ("backward", lambda taken, sizes: {"dy": taken["x"]}, "nothing"),
+    ("backward", lambda taken, sizes: {"dbias": taken["dweight"]}, SHARED),
+    ("backward", lambda taken, sizes: {"dweight": taken["weight"]}, SHARED),
+    ("backward", lambda taken, sizes: {"sums": taken["moments"][: 2 * sizes.statistics]}, SHARED),
+    ("backward", lambda taken, sizes: {"dbias": taken["sums"][:4]}, SHARED),
+    ("backward", lambda taken, sizes: {"dbias": taken["sums"][:4], "given": True}, SHARED),
+]
+
+
+def differences(table: list[tuple[Callable[[], Any], str, str]]) -> list[str]:
+    """What does not say what it should: (call, text, how to name the call)."""
+    told = [(isolated(call), text, what) for call, text, what in table]
+    return [f"{what}: {found!r}, not {text!r}" for found, text, what in told if not found.startswith(text)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_wrong_is_refused(layout: str) -> None:
+    sizes, table = LAYOUTS[layout], []
+    moments = 3 * sizes.statistics
+    for number, (verb, change, message) in enumerate(REFUSALS):
+        taken = arguments(verb, sizes)
+        changed = change(taken, sizes)
+        call = partial(getattr(sizes.plan(), verb), *(taken | changed).values())
+        text = message.format(size=24, moments=moments, fewer=moments - 1, sums=2 * sizes.statistics)
+        table.append((call, text, f"{number}, {verb} with other {', '.join(changed)}"))
+    assert differences(table) == []
+
+
+PACKED_REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"starts": np.array([0, 3])}, "ValueError: starts: with lengths, for columns only."),
+    (
+        {"starts": np.array([3, 0]), "lengths": np.array([2, 3])},
+        "ValueError: starts, lengths: ascending, inside the rows.",
+    ),
+    (
+        {"starts": np.array([0, 1]), "lengths": np.array([2, 3])},
+        "ValueError: starts, lengths: ascending, inside the rows.",
+    ),
+    (
+        {"starts": np.array([-1, 3]), "lengths": np.array([2, 3])},
+        "ValueError: starts, lengths: ascending, inside the rows.",
+    ),
+    (
+        {"starts": np.array([0, 3]), "lengths": np.array([2, 5])},
+        "ValueError: starts, lengths: ascending, inside the rows.",
+    ),
+    (
+        {"starts": np.array([0, 3]), "lengths": np.array([2, -1])},
+        "ValueError: starts, lengths: ascending, inside the rows.",
+    ),
+    (
+        {"starts": np.array([0, 2**63 - 1]), "lengths": np.array([2, 2**63 - 1])},
+        "ValueError: starts, lengths: ascending, inside the rows.",
+    ),
+    ({"starts": np.array([0]), "lengths": np.array([2, 3])}, "ValueError: starts: 2 elements, got 1."),
+    ({"starts": np.array([0, 3]), "lengths": np.array([2])}, "ValueError: lengths: 2 elements, got 1."),
+    (
+        {"x": np.zeros(27, np.float32), "starts": np.array([0, 3]), "lengths": np.array([2, 3])},
+        "ValueError: x: 24 elements, got 27.",
+    ),
+    ({"starts": np.array([0, 3]), "lengths": np.array([3, 4])}, "nothing"),
+    ({"starts": np.array([2, 7]), "lengths": np.array([5, 0])}, "nothing"),
+]
+
+
+def test_packed_rows_that_do_not_fit_are_refused() -> None:
+    sizes, table = columns(2, 1, 1, 4), []
+    for change, message in PACKED_REFUSALS:
+        taken = arguments("measure", sizes, rows=7) | change
+        table.append((partial(sizes.plan().measure, *taken.values()), message, str(change)))
+    assert differences(table) == []
+
+
+THIRD = (2**64 + 2) // 3  # three of these are 2, in 64 bits
+GOOD = ("columns", [1, 6, 4, 1, 1], 2, 3, "float32", True, 0, 1e-5, False)
+PLANS: list[tuple[dict[int, Any], str]] = [
+    ({0: "text"}, "ValueError: layout: columns, rows or planes."),
+    ({0: ""}, "ValueError: layout: columns, rows or planes."),
+    ({1: [1, 6, 4, 1]}, "ValueError: runs: five sizes."),
+    ({1: []}, "ValueError: runs: five sizes."),
+    ({1: [1, 6, 4, 1, 1, 1]}, "ValueError: runs: five sizes."),
+    ({1: [1, -6, 4, 1, 1]}, "ValueError: runs: sizes are >= 1."),
+    ({1: [1, 6, 0, 1, 1]}, "ValueError: runs: sizes are >= 1."),
+    ({1: [1, 6, 4, 0, 1]}, "ValueError: runs: sizes are >= 1."),
+    ({1: [2**32, 2**31, 4, 1, 1]}, "ValueError: runs: too large."),
+    ({1: [2**62, 6, 4, 1, 1]}, "ValueError: runs: too large."),
+    ({1: [THIRD, 1, 1, 1, 1], 2: 0}, "ValueError: runs: too large."),
+    ({1: [1, 6, 4, 1, 2]}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
+    ({1: [4, 6, 4, 1, 1]}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
+    ({0: "rows"}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
+    ({0: "rows", 1: [5, 1, 4, 1, 1]}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
+    ({0: "planes"}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
+    ({0: "planes", 1: [1, 2, 4, 1, 5]}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
+    ({2: -1}, "ValueError: sequences, extent: sizes are >= 1."),
+    ({3: -1}, "ValueError: sequences, extent: sizes are >= 1."),
+    ({2: 2**32, 3: 2**32}, "ValueError: sequences, extent: too large."),
+    ({4: "int8"}, "ValueError: dtype: float32, float64, float16 or bfloat16."),
+    ({6: 2}, "ValueError: ddof: 0 or 1."),
+    ({6: -1}, "ValueError: ddof: 0 or 1."),
+    ({7: -1e-5}, "ValueError: eps: finite and >= 0."),
+    ({7: float("nan")}, "ValueError: eps: finite and >= 0."),
+    ({7: float("inf")}, "ValueError: eps: finite and >= 0."),
+    *(
+        ({place: value}, "TypeError: __init__(): incompatible function arguments.")
+        for place, value in (
+            *((0, None), (1, 3), (1, [2**64, 1, 1, 1, 1]), (2, 2**63), (2, None), (2, 1.5)),
+            *((4, 1), (5, "x"), (6, 2**40), (7, "x"), (8, None)),
+        )
+    ),
+]
+
+
+def test_plans_that_make_no_sense_are_refused() -> None:
+    table = [(partial(_native.Plan, *GOOD), "nothing", "as it should be")]
+    for change, message in PLANS:
+        options = [change.get(i, option) for i, option in enumerate(GOOD)]
+        table.append((partial(_native.Plan, *options), message, str(change)))
+    assert differences(table) == []
+
+
+HUGE: list[Callable[[int], tuple[Any, ...]]] = [
+    lambda n: ("columns", [n, 1, 1, 1, 1], 0, 1),
+    lambda n: ("columns", [1, 1, 0, 1, 1], n, 1),
+    lambda n: ("columns", [1, 1, 1, 1, 1], n, 0),
+    lambda n: ("rows", [n, 1, 0, 1, 1], n, 1),
+    lambda n: ("rows", [n, 1, 1, 0, 1], n, 1),
+    lambda n: ("planes", [n, 1, 0, 1, 0], n, 0),
+    lambda n: ("planes", [1, n, 1, 1, 0], n, 0),
+]
+
+
+@pytest.mark.parametrize("number", range(len(HUGE)))
+def test_huge_sizes_of_nothing_are_refused_or_done_at_once(number: int) -> None:
+    # No array has an element, so nothing but the plan itself says how much there is to do.
+    for size, elements in itertools.product((2**31, 2**40, 2**62, 2**63 - 1, THIRD), (0, 2, 3)):
+        options = HUGE[number](size)
+
+        def call(options: Any = options, elements: int = elements) -> None:
+            plan = _native.Plan(*options, "float32", True, 0, 1e-5, False)
+            plan.measure(np.zeros(0, np.float32), np.zeros(elements), None, None, None, None)
+
+        told = isolated(call)
+        assert told.startswith(("nothing", "ValueError: ", "MemoryError: ")), f"{options}: {told}"
+
+
+SMALL: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "cross_entropy": (_native.cross_entropy, (np.zeros((2, 3)), np.array([0, 2]), np.zeros((2, 3)))),
+    "add_rows": (_native.add_rows, (np.array([0, 2]), np.zeros((2, 4)), np.zeros((3, 4)))),
+    "blend_running": (_native.blend_running, (np.ones((2, 3)), np.zeros(2), np.ones(2), 0.1, 0, np.zeros((2, 2)))),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_wrong_calls_of_the_small_loops_are_refused(name: str) -> None:
+    function, good = SMALL[name]
+    function(*good)
+    for i, value in enumerate(good):
+        if not isinstance(value, np.ndarray):
+            continue
+        other_kind = value.astype(np.float16)
+        for wrong in (None, np.append(value.reshape(-1), value.flat[0]), every_second(value), other_kind):
+            with pytest.raises((ValueError, TypeError, IndexError)):
+                function(*good[:i], wrong, *good[i + 1 :])
+    for i, value in enumerate(good[:-1]):
+        if isinstance(value, np.ndarray) and value.dtype == good[-1].dtype and value.size <= good[-1].size:
+            with pytest.raises(ValueError, match="shares memory"):
+                function(*good[:i], good[-1].reshape(-1)[: value.size].reshape(value.shape), *good[i + 1 :])
+    with pytest.raises(ValueError, match="writable"):
+        function(*good[:-1], frozen(good[-1]))
+
+
+@pytest.mark.parametrize("wrong", [-1, 3, 2**62])
+def test_numbers_of_rows_and_classes_that_are_not_there_are_refused(wrong: int) -> None:
+    with pytest.raises(IndexError):
+        _native.cross_entropy(np.zeros((2, 3)), np.array([0, wrong]), np.zeros((2, 3)))
+    with pytest.raises(IndexError):
+        _native.add_rows(np.array([wrong, 0]), np.zeros((2, 4)), np.zeros((3, 4)))
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    assert _native.select_loops("text") is False
+    for function, value in ((_native.select_loops, None), (_native.set_threads, "2"), (_native.set_threads, 2**40)):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            function(value)
+    for count in (-3, 0):
+        assert isolated(lambda count=count: _native.set_threads(count)) == "nothing"
+
+
+def fuzz(*options: str, timeout: float = 120) -> str:
+    words = [sys.executable, str(TOOLS / "fuzz_native.py"), *options]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def fairly(report: str) -> None:
+    """Neither all calls nor none were right: otherwise nothing was tried."""
+    cases, computed, failures = map(int, re.findall(r"\d+", report.splitlines()[-1]))
+    assert failures == 0
+    assert 0.2 * cases < computed < 0.8 * cases
+    assert cases > 200
+
+
+def test_no_call_of_the_array_entry_does_harm() -> None:
+    fairly(fuzz("--seconds", "6", "--seed", "1"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3])
+def test_no_call_of_the_array_entry_does_harm_for_long(seed: int) -> None:
+    fairly(fuzz("--seconds", "60", "--seed", str(seed), timeout=240))
+
+
+def test_the_fuzzer_notices_what_does_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tools import fuzz_native
+
+    class Careless:
+        """Writes one element too many, or into x, or not at all, or raises when it is too late."""
+
+        fault = ""
+
+        def __init__(self, *options: Any) -> None:
+            pass
+
+        def measure(self, x: Array, moments: Array, *ragged: Any) -> None:
+            place = fuzz_native.own_bytes(moments)
+            if self.fault == "no output's":
+                fuzz_native.root(moments)[place.stop] ^= 1
+            elif self.fault == "x: ":
+                x[0] += 1
+            moments[: -1 if self.fault == "held" else None] = 5
+            if self.fault == "written before":
+                raise ValueError("too late")
+            if self.fault == "nothing is wrong":
+                moments.view(np.uint8)[:] = 0xA5
+                raise ValueError("no")
+
+    monkeypatch.setattr(fuzz_native._native, "Plan", Careless)
+    sizes = columns(1, 2, 3, 4)
+    for fault in ("", "no output's", "x: ", "held", "written before", "nothing is wrong"):
+        Careless.fault = fault
+        taken = arguments("measure", sizes)
+        taken["moments"] = fuzz_native.fenced(taken["moments"], 64)
+        case = fuzz_native.Case([], "measure", taken, right=True)
+        if not fault:
+            assert fuzz_native.check(case)
+            continue
+        with pytest.raises(AssertionError, match=fault):
+            fuzz_native.check(case)
+
+
+# ---- sanitizers ----
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["address", "thread"])
+def test_sanitizers_find_nothing(kind: str) -> None:
+    words = ["bash", str(TOOLS / "sanitizers.sh"), kind]
+    environment = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=1800, check=False)
+    if done.returncode == 77:
+        pytest.skip(done.stdout.strip().splitlines()[-1])
+    assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stdout[-8000:]}\n{done.stderr[-4000:]}"

@@ -1,0 +1,268 @@
+"""The page: how it is assembled, its maths and state under node, and the command that writes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from numpy.testing import assert_allclose
+
+from truenorm import page
+from truenorm.cli import main
+
+HERE = Path(__file__).parent
+SOURCE = Path(page.__file__).parent
+
+
+def node() -> str:
+    """The node of the path, otherwise the one that playwright brings."""
+    if found := shutil.which("node"):
+        return found
+    playwright = pytest.importorskip("playwright", reason="needs node, or playwright, which brings one")
+    return str(Path(playwright.__file__).parent / "driver" / "node")
+
+
+@pytest.mark.parametrize("file", sorted(HERE.glob("*.test.mjs")), ids=lambda file: file.name)
+def test_under_node(file: Path) -> None:
+    done = subprocess.run([node(), "--test", str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("library", ["NumPy", "PyTorch", "truenorm"])
+def test_copied_code_makes_the_same_numbers(library: str) -> None:
+    if library == "PyTorch":
+        pytest.importorskip("torch")
+    made = subprocess.run([node(), str(HERE / "code.mjs")], capture_output=True, text=True, check=True).stdout
+    cases = json.loads(made)
+    assert len(cases) > 150
+    for case in cases:
+        code, names = case["programs"][library], {}
+        exec(code, names)
+        for name in ("y", "dx"):
+            got, tolerance = names[name], 1e-9 * case["large"]
+            got = got.detach().numpy() if library == "PyTorch" else got
+            assert_allclose(got, case[name], rtol=tolerance, atol=tolerance, err_msg=code)
+
+
+def test_golden_vectors_are_what_the_reference_computes_now() -> None:
+    golden = runpy.run_path(str(HERE / "golden.py"))
+    text = golden["FILE"].read_text("utf-8")
+    assert text == golden["as_text"](), "run: python tests/page/golden.py"
+    assert len(text.encode()) < 200_000
+    assert sum(map(len, json.loads(text).values())) > 200
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_page_is_one_small_file_that_asks_for_nothing() -> None:
+    text = page.assemble()
+    assert text == page.assemble()
+    assert len(text.encode()) < 300_000
+    elements = Elements(text).found
+    assert not [tag for tag, _ in elements if tag in ("link", "img", "iframe", "object", "embed", "base", "form")]
+    assert not [
+        one for tag, one in elements if "src" in one or "style" in one or any(key.startswith("on") for key in one)
+    ]
+    assert [one.get("type") for tag, one in elements if tag == "script"] == ["application/json", "module"]
+    namespaces = {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML"}
+    assert set(re.findall(r"https?://[^\s\"'`<>]*", text)) <= namespaces
+    assert not re.search(r"@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket|EventSource|sendBeacon|import\(", text)
+
+
+def test_its_policy_allows_its_own_script_and_style_alone() -> None:
+    policy = next(
+        one["content"]
+        for _, one in Elements(page.assemble()).found
+        if one.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert re.fullmatch(
+        r"default-src 'none'; script-src 'sha256-[\w+/=]{44}'; style-src 'sha256-[\w+/=]{44}'; img-src data:; "
+        r"base-uri 'none'; form-action 'none'",
+        policy or "",
+    )
+
+
+def test_every_source_is_in_the_page() -> None:
+    text = page.assemble()
+    names = {file.name for file in SOURCE.glob("*.js")}
+    assert set(re.findall(r"^// ---- (\S*\.js) ----$", text, re.MULTILINE)) == names
+    assert not re.search(r"^(import|export)\b", text, re.MULTILINE)
+    assert "innerHTML" not in text
+
+
+@pytest.mark.parametrize("file", sorted(SOURCE.glob("*.*s")), ids=lambda file: file.name)
+def test_lines_are_no_longer_than_in_python(file: Path) -> None:
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+        assert len(line) <= 120, f"{file.name}:{number}"
+        assert "\t" not in line
+
+
+def test_modules_follow_what_they_import() -> None:
+    modules = {
+        "a.js": 'import {\n    c,\n} from "./c.js";\nimport { b } from "./b.js";\nexport const a = b + c;\n',
+        "b.js": 'import { c } from "./c.js";\nexport async function b() {\n    return c;\n}\n',
+        "c.js": "export class c {}\nconst own = 1;\n",
+    }
+    assert page.join_modules(modules) == (
+        "// ---- c.js ----\nclass c {}\nconst own = 1;\n\n"
+        "// ---- b.js ----\nasync function b() {\n    return c;\n}\n\n"
+        "// ---- a.js ----\nconst a = b + c;\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        (
+            {
+                "a.js": 'import { b } from "./b.js";\nexport const a = 1;\n',
+                "b.js": 'import { a } from "./a.js";\nexport const b = 1;\n',
+            },
+            "modules: imports without a circle, got a.js -> b.js -> a.js.",
+        ),
+        (
+            {"a.js": "export const one = 1;\n", "b.js": "function one() {}\n"},
+            "b.js: all modules share their top-level names, got one as a.js has.",
+        ),
+        (
+            {"a.js": 'import { own } from "./b.js";\n', "b.js": "const own = 1;\n"},
+            "a.js: imports what is exported, got own. b.js does not export it.",
+        ),
+        ({"a.js": 'import { b } from "./b.js";\n'}, "a.js: imports from a file of the page, got b.js. There is none."),
+        ({"a.js": "const { b, c } = d;\n"}, "a.js: one name a statement at the top level, got a pattern of names."),
+        ({"a.js": 'const a = "</SCRIPT>";\n'}, "a.js: no </script inside a script, got one. Write it in two pieces."),
+        ({"a.js": "// <!-- no\n"}, "a.js: no <!-- inside a script, got one. Write it in two pieces."),
+        ({"a.js": "const a = `one\n    two`;\n"}, "a.js: a template ends on its line, got const a = `one"),
+        *(
+            ({"a.js": f"{line}\n"}, f"a.js: imports and exports as truenorm/page/__init__.py describes, got {line}")
+            for line in (
+                'import * as b from "./b.js";',
+                'import { b as c } from "./b.js";',
+                'import "./b.js";',
+                "export default 1;",
+                "export { a };",
+                "var a = 1;",
+            )
+        ),
+    ],
+)
+def test_modules_that_would_break_the_page_are_refused(modules: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        page.join_modules(modules)
+    assert str(error.value).startswith(message)
+
+
+def test_data_cannot_end_its_script() -> None:
+    data = json.dumps(["</script><script>alert(1)</script>", "<!--"])
+    assert "<" not in page.as_script_data(data)
+    assert json.loads(page.as_script_data(data)) == json.loads(data)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["page", *arguments])
+    printed = capsys.readouterr()
+    return int(stop.value.code or 0), printed.out, printed.err
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that a browser was asked to open."""
+    addresses: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: addresses.append(address) or True)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    return addresses
+
+
+def test_the_command_writes_the_page_and_opens_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DISPLAY", ":0")
+    code, out, err = run(capsys)
+    file = tmp_path / "truenorm.html"
+    assert (code, err) == (0, "")
+    assert out == f"Written: truenorm.html ({file.stat().st_size / 1000:.0f} kB, works offline)\n"
+    assert file.read_bytes() == page.assemble().encode()
+    assert opened == [file.as_uri()]
+    assert os.listdir(tmp_path) == ["truenorm.html"]
+
+
+def test_no_open_opens_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], opened: list[str]) -> None:
+    code, out, _ = run(capsys, str(tmp_path), "--no-open")
+    assert (code, opened) == (0, [])
+    assert out.startswith(f"Written: {tmp_path / 'truenorm.html'} (")
+    assert out.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="there always is a screen")
+def test_without_a_screen_nothing_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], opened: list[str]
+) -> None:
+    code, out, _ = run(capsys, str(tmp_path / "a page.html"))
+    assert (code, opened) == (0, [])
+    assert out.endswith(f"There is no browser to open it with here. Open {tmp_path / 'a page.html'} in any.\n")
+
+
+def test_an_older_page_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page.assemble().replace("mean", "older"))
+    assert run(capsys, str(file), "--no-open")[0] == 0
+    assert file.read_text("utf-8") == page.assemble()
+
+
+def test_what_somebody_else_wrote_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    assert run(capsys, str(file), "--no-open") == (
+        2,
+        "",
+        f"truenorm: {file}: something else is in this file. Choose another name, or remove it.\n",
+    )
+    assert file.read_text() == "mine"
+    (tmp_path / "course").mkdir()
+    assert run(capsys, f"{tmp_path}/course/", "--no-open")[0] == 0
+    assert (tmp_path / "course" / "truenorm.html").is_file()
+
+
+def test_a_link_stays_a_link_and_a_pipe_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    link, target, pipe = tmp_path / "link.html", tmp_path / "target.html", tmp_path / "pipe"
+    link.symlink_to(target)
+    assert run(capsys, str(link), "--no-open")[0] == 0
+    assert link.is_symlink()
+    assert target.read_text("utf-8") == page.assemble()
+    os.mkfifo(pipe)
+    code, _, problem = run(capsys, str(pipe), "--no-open")
+    assert (code, "not an ordinary file" in problem) == (2, True)
+    assert pipe.is_fifo()
+
+
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "missing" / "page.html"
+    assert run(capsys, str(path), "--no-open") == (2, "", f"truenorm: {path.parent}: there is no such directory.\n")
+    below = tmp_path / "file"
+    below.write_text("")
+    assert run(capsys, str(below / "page.html"), "--no-open") == (
+        2,
+        "",
+        f"truenorm: {below}: there is no such directory.\n",
+    )

@@ -1,0 +1,119 @@
+"""The page in a real browser: its shell. What each part does has a file of its own, test_page_<part>.py.
+
+Every test fails on an error in the console and on any request but the page itself: see browser.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import DESKTOP, PARTS, PHONE, Open, flushed, shown_part, violations
+
+HERE = Path(__file__).parent
+
+
+def test_the_page_opens_without_an_error(open_page: Open) -> None:
+    page = open_page()
+    assert page.title() == "Normalization, number by number"
+    assert shown_part(page) == "table"
+    assert page.locator("#notice").is_hidden()
+    assert page.evaluate("location.hash") == ""
+
+
+def test_tabs_work_by_keyboard_alone(open_page: Open) -> None:
+    page = open_page()
+    page.locator("#theme").focus()
+    page.keyboard.press("Tab")
+    seen = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "Home", "End"):
+        page.keyboard.press(key)
+        seen.append(shown_part(page))
+        assert page.evaluate("document.activeElement.id") == f"tab-{seen[-1]}"
+    assert seen == ["backwards", "sentences", "training", "table", "training", "table", "training"]
+
+
+def test_a_link_reproduces_the_view(open_page: Open) -> None:
+    page = open_page()
+    page.locator("#panel-table").get_by_label("Layer", exact=True).check()
+    page.locator("#theme").select_option("dark")
+    numbers = page.locator("#panel-table").inner_text()
+    page.locator("#tab-table").click()
+    fragment = flushed(page)
+    assert fragment == "#theme=dark&norm=layer"
+    again = open_page(fragment)
+    assert again.locator("#panel-table").get_by_label("Layer", exact=True).is_checked()
+    assert again.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert again.locator("#panel-table").inner_text() == numbers
+    again.evaluate("location.hash = '#part=training'")
+    again.wait_for_function("!document.getElementById('panel-training').hidden")
+    assert again.locator("#theme").input_value() == "auto"
+
+
+def test_nonsense_in_the_address_is_said_politely(open_page: Open) -> None:
+    page = open_page("#norm=softmax&x=1,2;3&part=nowhere&eps=%E0%A4%A")
+    assert shown_part(page) == "table"
+    said = page.locator("#notice").inner_text()
+    assert said.startswith("Left out of the address, as it makes no sense here: part=nowhere, norm=softmax")
+    page.evaluate("location.hash = '#norm=layer'")
+    page.wait_for_function("document.getElementById('notice').hidden")
+
+
+def test_nothing_is_lost_by_leaving_right_away(open_page: Open) -> None:
+    page = open_page()
+    cell = page.get_by_label("x, row 1, column 1", exact=True)
+    cell.fill("12.5")
+    page.reload()
+    assert cell.inner_text() == "12.5"
+    page.evaluate("location.hash = '#part=backwards'")
+    dy = page.get_by_label("dy, row 1, column 1", exact=True)
+    dy.fill("9")
+    page.go_back()
+    assert cell.inner_text() == "12.5"
+    page.locator("#tab-sentences").click()
+    page.go_forward()
+    assert shown_part(page) == "backwards"
+    assert dy.input_value() == "9"
+    page.go_back()
+    page.wait_for_function("document.getElementById('panel-backwards').hidden")
+    assert shown_part(page) == "sentences"
+
+
+def test_long_words_and_numbers_do_not_widen_the_page(open_page: Open) -> None:
+    wide = "x=-1.2345e-300,1e300;3,4;5,-1e300"
+    for fragment in ("z" * 62, f"part=backwards&backwards.step=all&{wide}", "x=1.7e308,-1.7e308;-1.7e308,1.7e308"):
+        page = open_page(f"#{fragment}", viewport={"width": 320, "height": 640})
+        assert page.evaluate("document.documentElement.scrollWidth") == 320, fragment
+        assert "NaN to" not in page.locator("main").inner_text()
+
+
+def test_golden_vectors_agree_in_the_browser(open_page: Open) -> None:
+    compare = (HERE / "golden.mjs").read_text("utf-8").replace("export function", "function")
+    golden = json.loads((HERE / "golden.json").read_text("utf-8"))
+    page = open_page()
+    found = page.evaluate(f"(golden) => {{ {compare}; return disagreements(globalThis.truenorm, golden); }}", golden)
+    assert found == []
+    golden["shapes"][0]["want"]["y"][0][0] += 1e-9
+    found = page.evaluate(f"(golden) => {{ {compare}; return disagreements(globalThis.truenorm, golden); }}", golden)
+    assert len(found) == 1
+
+
+def test_a_script_that_was_put_in_does_not_run(browser: Any, address: str) -> None:
+    with browser.new_page() as page:
+        page.goto(address)
+        page.evaluate(
+            "document.body.append(Object.assign(document.createElement('script'), {textContent: 'globalThis.ran = 1'}))"
+        )
+        assert page.evaluate("globalThis.ran ?? null") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_axe_finds_nothing(open_page: Open, scheme: str, viewport: dict[str, int]) -> None:
+    page = open_page(color_scheme=scheme, viewport=viewport)
+    for part in PARTS:
+        page.locator(f"#tab-{part}").click()
+        assert violations(page) == "", part
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], f"{part} is too wide"

@@ -1,0 +1,1 @@
+"""What developers run by hand: mutants, fuzzing, sanitizers, experiments, recordings, pictures."""

@@ -1,0 +1,57 @@
+"""Pictures of the page, for docs/page.md: desktop and phone, light and dark, with Debian's chromium.
+
+python -m tools.pictures [FOLDER]
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from truenorm import page
+
+CHROMIUM = "/usr/bin/chromium"
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+# Name, what is in the address, and which heading stands on top.
+PICTURES = {
+    "table": ("part=table&norm=layer", "One table", DESKTOP, "light"),
+    "backwards": ("part=backwards&backwards.step=dvar", "Step by step", DESKTOP, "light"),
+    "sentences": ("part=sentences&sentences.fill=10", "4. So the mean shrinks", DESKTOP, "light"),
+    "training": ("part=training", "Training, seen", DESKTOP, "dark"),
+    "table-phone": ("part=table", "One table", PHONE, "light"),
+    "backwards-phone": ("part=backwards&backwards.step=dvar", "Step by step", PHONE, "dark"),
+    "sentences-phone": ("part=sentences&sentences.fill=10", "Padded sentences", PHONE, "dark"),
+    "training-phone": ("part=training", "Training, seen", PHONE, "light"),
+}
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("docs/page"))
+def main(folder: Path) -> None:
+    """Write a PNG of each part into FOLDER."""
+    from playwright.sync_api import sync_playwright
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
+        file = page.write(Path(scratch) / "truenorm.html")
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        for name, (address, heading, size, scheme) in PICTURES.items():
+            context = browser.new_context(viewport=size, color_scheme=scheme, offline=True)
+            tab = context.new_page()
+            tab.goto(f"{file.as_uri()}#{address}")
+            shown = tab.locator("section:visible, [role=tabpanel]:visible")
+            found = shown.get_by_role("heading", name=heading)
+            target = found.first if found.count() else shown.get_by_role("heading").first
+            target.evaluate("heading => scrollTo(0, heading.getBoundingClientRect().top + scrollY - 84)")
+            tab.wait_for_timeout(300)
+            tab.screenshot(path=folder / f"{name}.png")
+            context.close()
+            click.echo(folder / f"{name}.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
