@@ -166,6 +166,22 @@ def norm_from_text(text: str) -> Norm:
     return Norm(**json.loads(text))
 
 
+def as_norm(norm: Norm | str) -> Norm:
+    """A `Norm`, or a pattern with everything else at its default.
+
+    >>> as_norm("[b t] c")
+    Norm('[b t] c')
+    """
+    if isinstance(norm, Norm):
+        return norm
+    if isinstance(norm, str):
+        return _norm_from_pattern(norm)
+    raise TypeError(f"norm: a Norm or a pattern, got {norm!r}. Write '[b t] c', or use a recipe such as tn.batch().")
+
+
+_norm_from_pattern = lru_cache(maxsize=512)(Norm)
+
+
 class Options(TypedDict, total=False):
     """What every recipe passes on to `Norm`."""
 
