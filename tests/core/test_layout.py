@@ -18,7 +18,7 @@ from truenorm.core.layout import Layout
 
 N, T, C, G, L = 4, 5, 6, 2, 7
 
-# The table at the top of layout.py, and beyond: pattern, shape -> the sizes of the five runs.
+# The table at the top of layout.py, and beyond: pattern, shape -> the sizes of the five axis groups.
 CANONICAL: list[tuple[Norm, tuple[int, ...], tuple[int, ...]]] = [
     (tn.batch(), (N, C), (1, N, C, 1, 1)),
     (tn.batch(), (N, T, C), (1, N * T, C, 1, 1)),
@@ -44,30 +44,50 @@ CANONICAL: list[tuple[Norm, tuple[int, ...], tuple[int, ...]]] = [
     (Norm("c [h] b [w]"), (C, T, N, L), (N, T * L, C, 1, 1)),
     (Norm("c [h] b [w] d"), (C, T, N, L, 3), (N * 3, T * L, C, 1, 1)),
 ]
-TRANSPOSED = {"b [c] t", "[h] b c", "c [h] b [w]", "b (g [c]) t", "c [h] b [w] d"}  # not in the runs' order
+TRANSPOSED = {"b [c] t", "[h] b c", "c [h] b [w]", "b (g [c]) t", "c [h] b [w] d"}  # not in the groups' order
 
 
 @pytest.mark.parametrize(("norm", "shape", "canonical"), CANONICAL, ids=[str(row[0]) for row in CANONICAL])
 def test_every_pattern_has_its_canonical_form(norm: Norm, shape: tuple[int, ...], canonical: tuple[int, ...]) -> None:
     layout = norm.view(shape)
     assert layout.canonical == canonical
-    assert sorted(itertools.chain(*layout.runs)) == list(range(len(layout.axes)))
+    assert sorted(itertools.chain(*layout.axis_groups)) == list(range(len(layout.axes)))
     assert math.prod(canonical) == math.prod(shape)
     assert layout.transposed == (norm.pattern in TRANSPOSED)
 
 
-def flatten(array: Array, covered: Collection[int], layout: Layout) -> tuple[list[Any], tuple[int, ...]]:
-    """The elements of an array that covers some axes, as they lie in memory, and the step along each run.
+def strides_of(layout: Layout, covered: Collection[int]) -> tuple[int, ...] | None:
+    """The step, in elements, along each axis group of a contiguous array that covers these axes of x.
 
-    Where one step a run cannot express it, the array is spread out and transposed to the order of the runs.
+    0 where the array is constant; None if one step for each group cannot express it and it must be copied.
     """
-    strides = layout.strides(covered)
+    steps, step = {}, 1
+    for i in sorted(covered, reverse=True):
+        steps[i], step = step, step * layout.axes[i].size
+    found = []
+    for group in layout.axis_groups:
+        inside = [i for i in group if layout.axes[i].size > 1]
+        if not any(i in steps for i in inside):
+            found.append(0)
+            continue
+        for i, following in itertools.pairwise(inside):
+            if steps.get(i) != steps.get(following, 0) * layout.axes[following].size:
+                return None
+        found.append(steps[inside[-1]])
+    return tuple(found)
+
+
+def flatten(array: Array, covered: Collection[int], layout: Layout) -> tuple[list[Any], tuple[int, ...]]:
+    """The elements of an array that covers some axes, as they lie in memory, and the step along each axis group.
+
+    If one step for each group cannot express it, the array is broadcast and transposed to the order of the groups.
+    """
+    strides = strides_of(layout, covered)
     if strides is None:
         spread = [axis.size if i in covered else 1 for i, axis in enumerate(layout.axes)]
-        order = list(itertools.chain(*layout.runs))
-        array = np.broadcast_to(array.reshape(spread), layout.split).transpose(order)
+        array = np.broadcast_to(array.reshape(spread), layout.split).transpose(layout.order)
         sizes = layout.canonical
-        strides = tuple(math.prod(sizes[run + 1 :]) for run in range(5))
+        strides = tuple(math.prod(sizes[group + 1 :]) for group in range(5))
     return array.ravel().tolist(), strides
 
 
@@ -120,8 +140,8 @@ def test_five_loops_over_flat_memory_compute_every_normalization(name: str, cent
         mine, _ = flatten(out.y, everything, layout)
         bound = 64 * ULP * (1 + np.abs(x).max() / math.sqrt(0.1))
         assert_close(mine, y, 3 * bound, f"{norm}, {covered}: y")
-        # A statistic is named by (outer, kept).
-        named = [i for run in (layout.runs[0], layout.runs[2]) for i in run]
+        # The index of a statistic is (outer, kept).
+        named = [*layout.axis_groups[0], *layout.axis_groups[2]]
         places = [i for i in everything if not layout.axes[i].reduced]
         for column, expected in zip(("count", "mean", "m2"), zip(*moments, strict=True), strict=True):
             kept = getattr(out.moments, column).transpose([places.index(i) for i in named])

@@ -1,29 +1,26 @@
 """How a pattern meets a shape: one canonical form for every normalization.
 
-`Layout` splits composed axes, gives every axis its size, and arranges them in five runs:
+`Layout` splits composed axes, gives every axis its size, and arranges them in five groups:
 
     outer x reduced x kept x channels x positions
     kept    reduced   kept   reduced    reduced
 
-A run is a stretch of neighbouring axes that are all averaged over or all kept; `kept` and `channels` are what
-`weight` covers, the others what it does not. Missing runs have size 1. One loop nest serves every normalization:
+The axes of a group are all averaged over or all kept. `weight` covers `kept` and `channels` and is constant along the
+other groups. A group without axes has size 1. One loop nest serves every normalization:
 
     batch, channels last      1 x N x C x 1 x 1        group, channels last      N x T x G x C/G x 1
     batch, channels second    1 x N x C x 1 x L        group, channels second    N x 1 x G x C/G x L
     layer, RMS             rows x 1 x 1 x C x 1        instance, channels last   N x T x C x 1   x 1
 
-A statistic is named by (outer, kept), and runs over (reduced, channels, positions). `strides` gives one step
-for each run of any array that covers whole axes of x, 0 where it is constant. A pattern whose axes do not come in
+A statistic has an index (outer, kept) and covers (reduced, channels, positions). A pattern whose axes do not come in
 this order has to be transposed once: see `order`. The indexing is written out in `docs/canonical-form.md`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from truenorm.core.pattern import PatternAxis, PatternError
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from truenorm.core.norm import Norm
 
 Shape = tuple[int, ...]
-Runs = tuple[tuple[int, ...], ...]
+AxisGroups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -105,44 +102,24 @@ class Layout:
         return tuple(axis.size if shape[axis.source] == self.shape[axis.source] else 1 for axis in self.axes)
 
     @cached_property
-    def runs(self) -> Runs:
-        """The axes in each of the five runs."""
+    def axis_groups(self) -> AxisGroups:
+        """The axes in each of the five groups."""
         return _neighbours(self.axes) or _sorted(self.axes)
 
     @cached_property
     def canonical(self) -> Shape:
-        """The sizes of the five runs."""
-        return tuple(math.prod(self.axes[i].size for i in run) for run in self.runs)
+        """The sizes of the five groups."""
+        return tuple(math.prod(self.axes[i].size for i in group) for group in self.axis_groups)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The axes in the order of the runs: x has to be transposed to it where it is not 0, 1, 2, ..."""
-        return tuple(i for run in self.runs for i in run)
+        """The axes in the order of the groups: x has to be transposed to it where it is not 0, 1, 2, ..."""
+        return tuple(i for group in self.axis_groups for i in group)
 
     @cached_property
     def transposed(self) -> bool:
-        """Whether the axes are not in the order of the runs."""
+        """Whether the axes are not in the order of the groups."""
         return self.order != tuple(range(len(self.axes)))
-
-    def strides(self, covered: Collection[int]) -> tuple[int, ...] | None:
-        """The step, in elements, along each run of a contiguous array that covers these axes of x.
-
-        0 where the array is constant; None where one step a run cannot express it and it must be copied.
-        """
-        steps, step = {}, 1
-        for i in sorted(covered, reverse=True):
-            steps[i], step = step, step * self.axes[i].size
-        found = []
-        for run in self.runs:
-            inside = [i for i in run if self.axes[i].size > 1]
-            if not any(i in steps for i in inside):
-                found.append(0)
-                continue
-            for i, following in pairwise(inside):
-                if steps.get(i) != steps.get(following, 0) * self.axes[following].size:
-                    return None
-            found.append(steps[inside[-1]])
-        return tuple(found)
 
 
 @lru_cache(maxsize=512)
@@ -194,13 +171,13 @@ def _piece_sizes(norm: Norm, axis: PatternAxis, size: int) -> list[int]:
     return [size // known if one is None else one for one in given]
 
 
-# Of each run: whether it is averaged over, and whether weight covers it.
+# For each group: whether it is averaged over, and whether weight covers it.
 _KINDS = ((False, False), (True, False), (False, True), (True, True), (True, False))
 
 
-def _neighbours(axes: tuple[Axis, ...]) -> Runs | None:
-    """The five runs where they are neighbours already: filled from the right, as far right as they go."""
-    runs: list[list[int]] = [[], [], [], [], []]
+def _neighbours(axes: tuple[Axis, ...]) -> AxisGroups | None:
+    """The five groups if each consists of neighbouring axes: filled from the right, as far right as they go."""
+    groups: list[list[int]] = [[], [], [], [], []]
     slot = 4
     for i in reversed(range(len(axes))):
         kind = (axes[i].reduced, axes[i].weighted)
@@ -208,11 +185,11 @@ def _neighbours(axes: tuple[Axis, ...]) -> Runs | None:
             slot -= 1
         if slot < 0:
             return None
-        runs[slot].insert(0, i)
-    return tuple(tuple(run) for run in runs)
+        groups[slot].insert(0, i)
+    return tuple(tuple(group) for group in groups)
 
 
-def _sorted(axes: tuple[Axis, ...]) -> Runs:
-    """The five runs of any pattern, by kind: x has to be transposed to that order."""
-    runs = [tuple(i for i, axis in enumerate(axes) if (axis.reduced, axis.weighted) == kind) for kind in _KINDS[:4]]
-    return (*runs, ())
+def _sorted(axes: tuple[Axis, ...]) -> AxisGroups:
+    """The five groups of any pattern, by kind: x has to be transposed to that order."""
+    groups = [tuple(i for i, axis in enumerate(axes) if (axis.reduced, axis.weighted) == kind) for kind in _KINDS[:4]]
+    return (*groups, ())

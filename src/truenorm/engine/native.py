@@ -58,7 +58,7 @@ class Kernel:
     # -- x and its like --
 
     def fold(self, values: Array) -> Array:
-        """An array of x's shape as the kernels want it: contiguous, in the order of the runs, in this dtype."""
+        """An array of x's shape as the kernels want it: contiguous, in the order of the axis groups, in this dtype."""
         if self.layout.transposed:
             values = values.reshape(self.layout.split).transpose(self.layout.order)
         if values.dtype is self.dtype and values.flags.carray:
@@ -80,7 +80,7 @@ class Kernel:
     # -- what covers some axes of x: statistics, weight, positions --
 
     def fold_part(self, values: Array, split: tuple[int, ...]) -> Array:
-        """A flat array of these split sizes, ones where it is constant, in the order of the runs."""
+        """A flat array of these split sizes, ones where it is constant, in the order of the axis groups."""
         values = values.reshape(split)
         values = values.transpose(self.layout.order) if self.layout.transposed else values
         return _aligned(np.ascontiguousarray(values)).reshape(-1)
@@ -91,7 +91,7 @@ class Kernel:
         return values
 
     def table(self, moments: Moments) -> Array:
-        """(statistics, 3): count, mean and m2 of each, in the order of the runs."""
+        """(statistics, 3): count, mean and m2 of each, in the order of the axis groups."""
         measured = vars(moments).get("table")  # of a kernel, in the pattern's own order
         if measured is not None and not self.layout.transposed and not vars(moments)["kernel"].layout.transposed:
             return measured  # type: ignore[no-any-return]
@@ -164,7 +164,7 @@ class Kernel:
     @cached_property
     def repeats(self) -> int | None:
         """How often each sample's length stands in a row, one for each sequence; None where t is not the last axis."""
-        names = [self.layout.axes[i].name for run in (0, 1, 4) for i in self.layout.runs[run]]
+        names = [self.layout.axes[i].name for group in (0, 1, 4) for i in self.layout.axis_groups[group]]
         sizes = {axis.name: axis.size for axis in self.layout.axes}
         if "b" not in names or names[-1:] != ["t"] or sizes["t"] != self.extent or names[0] != "b":
             return None
@@ -265,11 +265,11 @@ def whole_kernel(norm: Norm, shape: tuple[int, ...], char: str) -> Kernel | None
     """The kernel for an array of this shape and dtype; None where it has no elements."""
     layout = norm.view(shape)
     outer, reduced, _, _, positions = layout.canonical
-    kind: LayoutKind = "planes" if layout.runs[4] else "columns" if layout.runs[1] else "rows"
+    kind: LayoutKind = "planes" if layout.axis_groups[4] else "columns" if layout.axis_groups[1] else "rows"
     if kind == "planes":
         sequences, extent = outer * reduced, positions
     else:
-        rows = layout.runs[1] if kind == "columns" else layout.runs[0]
+        rows = layout.axis_groups[1] if kind == "columns" else layout.axis_groups[0]
         last = layout.axes[rows[-1]] if rows else None
         extent = last.size if last is not None and last.name == "t" else reduced if kind == "columns" else outer
         sequences = outer * reduced // extent if extent else 0
