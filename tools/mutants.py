@@ -49,7 +49,7 @@ EQUIVALENT: dict[tuple[str, ...], str] = {
     ("reference", "_xhat", "np.where(masked.valid, xhat, 0.0)", "np.where(masked.valid, xhat, 1.0)"): (
         "dy is 0 there, so any number does that is finite"
     ),
-    ("mask", "whole"): "only the compiled kernels ask",
+    ("mask", "unmasked"): "only the compiled kernels ask",
 }
 
 

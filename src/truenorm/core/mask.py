@@ -39,12 +39,12 @@ class MaskedInput:
     mask: NDArray[np.bool_] | None = None  # valid=, with the rank of layout.split
     lengths: NDArray[np.int64] | None = None
     offsets: NDArray[np.int64] | None = None  # of packed rows that are padded to layout.shape
-    times: Floats | None = None  # sample_weight=, with the rank of layout.split
+    weights: Floats | None = None  # sample_weight=, with the rank of layout.split
 
     @property
-    def whole(self) -> bool:
-        """Whether everything is real and counts once."""
-        return self.mask is None and self.lengths is None and self.offsets is None and self.times is None
+    def unmasked(self) -> bool:
+        """Whether neither a mask nor sample weights were given: all elements are valid and count once."""
+        return self.mask is None and self.lengths is None and self.offsets is None and self.weights is None
 
     @cached_property
     def rows(self) -> NDArray[np.bool_] | None:
@@ -68,7 +68,7 @@ class MaskedInput:
     @cached_property
     def sample_weight(self) -> Floats | None:
         """How often each element counts; broadcasts against x, 0 where not valid. None: all count once."""
-        return self.times if self.valid is None or self.times is None else np.where(self.valid, self.times, 0.0)
+        return self.weights if self.valid is None or self.weights is None else np.where(self.valid, self.weights, 0.0)
 
     def arrange(self, values: ArrayLike, *, like: str = "dy") -> Floats:
         """An array of x's own form, selected."""
@@ -135,11 +135,11 @@ def mask_input(
         offsets=ends,
     )
     if sample_weight is not None:
-        masked = replace(masked, times=_times(layout, sample_weight, masked.rows))
-        times = np.asarray(masked.sample_weight)
-        bad = ~(np.isfinite(times) & (times >= 0))
+        masked = replace(masked, weights=_position_weights(layout, sample_weight, masked.rows))
+        weights = np.asarray(masked.sample_weight)
+        bad = ~(np.isfinite(weights) & (weights >= 0))
         if bad.any():
-            worst = times[bad].flat[0]
+            worst = weights[bad].flat[0]
             raise ValueError(f"sample_weight: finite and >= 0, got {worst:g}. A position of weight 2 counts twice.")
     return masked
 
@@ -191,21 +191,21 @@ def by_rank(layout: Layout, array: Arrays, name: str) -> Arrays:
     return found
 
 
-def _times(layout: Layout, sample_weight: ArrayLike, rows: NDArray[np.bool_] | None) -> Floats:
-    times = as_floats(sample_weight, "sample_weight")
+def _position_weights(layout: Layout, sample_weight: ArrayLike, rows: NDArray[np.bool_] | None) -> Floats:
+    weights = as_floats(sample_weight, "sample_weight")
     if rows is not None:
         packed = int(rows.sum())
-        if times.shape not in ((packed,), (packed, 1)):
-            raise ValueError(f"sample_weight: one for each of the {packed} packed rows, got shape {times.shape}.")
-        times = _pad(times.reshape(packed, 1), rows)
-    times = by_rank(layout, times, "sample_weight")
+        if weights.shape not in ((packed,), (packed, 1)):
+            raise ValueError(f"sample_weight: one for each of the {packed} packed rows, got shape {weights.shape}.")
+        weights = _pad(weights.reshape(packed, 1), rows)
+    weights = by_rank(layout, weights, "sample_weight")
     channels = [i for i, axis in enumerate(layout.axes) if axis.source == layout.channel]
-    if any(times.shape[i] > 1 for i in channels):
+    if any(weights.shape[i] > 1 for i in channels):
         raise ValueError(
             f"sample_weight: one number for each position {layout.positions}, got one for each channel too. "
             "Leave the channel axis out, or let it have size 1."
         )
-    return times
+    return weights
 
 
 def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:

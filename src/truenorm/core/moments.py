@@ -5,8 +5,8 @@
     Any partition of the valid elements, merged in any order, gives the same Moments.
 
 Sequences, micro-batches, processes, masks, sample weights and running statistics are all uses of `measure`
-and `merge`, and both are one function, `_weigh`: the weighted moments of some values. Measuring weighs
-elements, by 1 or by their sample weight; merging weighs means, by their counts, and adds the parts' m2.
+and `merge`. Both call one function, `weighted_moments`. `measure` weights elements, by 1 or by their sample weight;
+`merge` weights means, by their counts, and adds the parts' m2.
 
 Two passes, never E[x²] - E[x]², which loses everything when the mean is large: for N(10⁴, 1) in float32 it
 gives a variance of 16. All sums are in float64, in an order that does not depend on padding (`tree_sum`).
@@ -80,8 +80,8 @@ class Moments:
         var: Floats = np.divide(self.m2, self.count - ddof, out=np.zeros_like(self.m2), where=known)
         return var
 
-    def blended(self, mean: Floats, var: Floats, momentum: float, ddof: int) -> tuple[Floats, Floats] | None:
-        """A running mean and variance moved towards these, where that is known at once; None: `Running` does it."""
+    def ema_update(self, mean: Floats, var: Floats, momentum: float, ddof: int) -> tuple[Floats, Floats] | None:
+        """A running mean and variance, updated with these. None if there is no fast way: `Running` computes it."""
         return None
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ def measure_masked(masked: MaskedInput, norm: Norm) -> Moments:
     """`measure` for elements that are selected already."""
     layout = masked.layout
     weight = masked.sample_weight if masked.sample_weight is not None else masked.valid
-    moments = _weigh(masked.x, weight, layout.reduced, center=norm.center)
+    moments = weighted_moments(masked.x, weight, layout.reduced, center=norm.center)
     return Moments(*(np.broadcast_to(one, layout.statistics_split).reshape(layout.statistics) for one in moments))
 
 
@@ -139,11 +139,11 @@ def merge(*parts: Moments) -> Moments:
     counts = np.stack([part.count for part in parts])
     means = np.where(counts > 0, np.stack([part.mean for part in parts]), 0.0)
     within = np.where(counts > 0, np.stack([part.m2 for part in parts]), 0.0)
-    count, mean, between = _weigh(means, counts, (0,), center=True)
+    count, mean, between = weighted_moments(means, counts, (0,), center=True)
     return Moments(count[0], mean[0], (between + tree_sum(within, (0,)))[0])
 
 
-def _weigh(
+def weighted_moments(
     values: Floats, weight: NDArray[Any] | None, axes: tuple[int, ...], *, center: bool
 ) -> tuple[NDArray[Any], Floats, Floats]:
     """Σ w, Σ w v / Σ w and Σ w (v - mean)², with the axes kept as ones. What weighs nothing is not read.

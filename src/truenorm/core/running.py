@@ -84,8 +84,11 @@ class Running:
         if batch.shape != self.mean.shape:
             raise ValueError(f"Running: moments of the shape {self.mean.shape}, got {batch.shape}.")
         momentum, ddof = self.convention.momentum, self.convention.ddof
-        if isinstance(momentum, float) and (usual := batch.blended(self.mean, self.var, momentum, ddof)) is not None:
-            return self._after(*usual, self.count + batch.count)
+        if (
+            isinstance(momentum, float)
+            and (updated := batch.ema_update(self.mean, self.var, momentum, ddof)) is not None
+        ):
+            return self._after(*updated, self.count + batch.count)
         pooled = momentum == "pooled"
         if not (np.isfinite(batch.mean) & np.isfinite(batch.m2))[batch.count > 0].all():
             return replace(self, skipped=self.skipped + 1)
@@ -93,8 +96,8 @@ class Running:
         if not seen.any():
             return self
         if pooled:
-            whole = merge(Moments.from_variance(self.mean, self.var, count=self.count, ddof=ddof), batch)
-            mean, var, seen = whole.mean, whole.var(ddof), whole.count > 0
+            total = merge(Moments.from_variance(self.mean, self.var, count=self.count, ddof=ddof), batch)
+            mean, var, seen = total.mean, total.var(ddof), total.count > 0
             if not np.isfinite(mean + var).all():  # finite apart, but not together
                 return replace(self, skipped=self.skipped + 1)
         else:

@@ -137,7 +137,7 @@ class Kernel:
 
     def ragged(self, masked: MaskedInput) -> Ragged:
         """Which elements are real, as the kernels take it."""
-        if masked.whole:
+        if masked.unmasked:
             return EVERYTHING
         if masked.offsets is not None:
             times = None
@@ -152,7 +152,7 @@ class Kernel:
             lengths = np.repeat(masked.lengths, repeated) if repeated > 1 else masked.lengths
         elif masked.valid is not None:
             valid = self._positions(masked.valid)
-        if masked.times is not None:
+        if masked.weights is not None:
             weights = self._positions(np.asarray(masked.sample_weight, np.float64))
         return lengths, None, valid, weights
 
@@ -201,10 +201,10 @@ class _Measured(Moments):
         moments = object.__new__(cls)
         values = moments.__dict__
         values["kernel"], values["table"] = kernel, table
-        if masked.whole:
+        if masked.unmasked:
             values["whole"], values["count"] = True, kernel.full_count
         else:
-            values["whole"], values["weighted"] = False, masked.times is not None
+            values["whole"], values["weighted"] = False, masked.weights is not None
         return moments
 
     def __getattr__(self, name: str) -> Any:
@@ -219,7 +219,7 @@ class _Measured(Moments):
         kernel = vars(self).get("kernel")  # `replace` makes one without
         return self.mean.shape if kernel is None else kernel.layout.statistics
 
-    def blended(self, mean: Array, var: Array, momentum: float, ddof: int) -> tuple[Array, Array] | None:
+    def ema_update(self, mean: Array, var: Array, momentum: float, ddof: int) -> tuple[Array, Array] | None:
         table = vars(self).get("table")
         usual = mean.dtype is _DOUBLE and var.dtype is _DOUBLE and mean.flags.carray and var.flags.carray
         if table is None or not usual or self.kernel.layout.transposed:
@@ -246,12 +246,12 @@ def find(masked: MaskedInput, char: str | None = None) -> Kernel | None:
     norm, offsets, char = masked.norm, masked.offsets, char or masked.dtype.char
     if char not in CHARS:
         return None
-    if masked.whole:
+    if masked.unmasked:
         return whole_kernel(norm, masked.layout.shape, char)
     for i, axis in enumerate(masked.layout.axes):
         if axis.weighted and (
             (masked.mask is not None and masked.mask.shape[i] > 1)
-            or (masked.times is not None and masked.times.shape[i] > 1)
+            or (masked.weights is not None and masked.weights.shape[i] > 1)
             or (masked.lengths is not None and axis.name in ("b", "t"))
         ):
             return None
@@ -363,7 +363,7 @@ def backward_directly(dy: ArrayLike, out: Normalized) -> tuple[Array, Array | No
     """`backward` of the same."""
     moments, x, weight, bias = out.moments, out.masked.source, out.weight, out.bias
     kernel: Kernel | None = vars(moments).get("kernel")
-    if kernel is None or out.given is not None or not out.masked.whole or not moments.whole:  # type: ignore[attr-defined]
+    if kernel is None or out.given is not None or not out.masked.unmasked or not moments.whole:  # type: ignore[attr-defined]
         return None
     if kernel is not whole_kernel(out.masked.norm, x.shape, kernel.dtype.char):  # moments of another normalization
         return None
