@@ -1,4 +1,4 @@
-"""Normalization for neural networks whose statistics are true.
+"""Normalization for neural networks that ignores padding.
 
 >>> import numpy as np
 >>> import truenorm as tn
@@ -8,7 +8,7 @@
 array([3., 5.])
 >>> dx, dweight, dbias = tn.backward(np.ones_like(x), out)
 
-One definition, so the families meet where their axes do. Layer norm is group norm with one group, where there
+One definition covers all families, so special cases agree. Layer norm is group norm with one group, if there
 is no position axis to average over; instance norm is group norm with as many groups as channels; batch norm
 is layer norm of the transpose:
 
@@ -31,8 +31,7 @@ A weight equal to the standard deviation and a bias equal to the mean undo the n
 >>> bool(np.allclose(undone, x, rtol=1e-14, atol=1e-14))
 True
 
-This is the whole public surface of the NumPy core. It imports NumPy, its own kernels where they were built, and
-nothing else.
+This is the whole public surface of the NumPy core. It imports only NumPy and its own compiled kernels.
 """
 
 from truenorm.core import running

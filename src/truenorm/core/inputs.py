@@ -1,4 +1,4 @@
-"""What the verbs take and return: the arguments of `forward`, checked; its result; the sums of `backward_sums`."""
+"""Arguments and results: the checked arguments of `forward`, its result, and the sums of `backward_sums`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Inputs:
 
 @dataclass(eq=False, kw_only=True)
 class Normalized(Inputs):
-    """What `forward` returns: `y`, the `moments` it used, and what `backward` needs to know."""
+    """What `forward` returns: `y`, the `moments` that it used, and the inputs, which `backward` needs."""
 
     y: NDArray[Any]
     moments: Moments
 
     @classmethod
     def of(cls, inputs: Inputs, y: NDArray[Any], moments: Moments) -> Normalized:
-        """What became of these inputs, which are checked: nothing is looked at again."""
+        """The result for these inputs. They are checked already, so `__init__` is skipped."""
         out = object.__new__(cls)
         values = out.__dict__
         values.update(inputs.__dict__)
@@ -78,7 +78,7 @@ def check_inputs(
     moments: Moments | None = None,
     padding: Padding = "zero",
 ) -> Inputs:
-    """The rest of `forward`'s arguments, checked against the masked."""
+    """The other arguments of `forward`, checked against the masked input."""
     if padding not in PADDINGS:
         raise ValueError(f"padding: {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
     if moments is not None and moments.shape != masked.layout.statistics:

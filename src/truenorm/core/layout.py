@@ -34,7 +34,7 @@ AxisGroups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis after splitting. `source` is the axis of x it comes from."""
+    """One axis after splitting. `source` is the axis of x that it comes from."""
 
     name: str
     size: int
@@ -45,7 +45,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Layout:
-    """A normalization laid over one shape. All numbers count axes after splitting, in x's order.
+    """A normalization of one shape. Axes are numbered after splitting, in the order of x.
 
     >>> import truenorm as tn
     >>> layout = tn.group(2, "second").view((8, 6, 5))
@@ -75,12 +75,12 @@ class Layout:
 
     @cached_property
     def statistics_split(self) -> Shape:
-        """The same with ones, so that it broadcasts against x."""
+        """The same with size 1 for the other axes: broadcasts against x."""
         return tuple(1 if axis.reduced else axis.size for axis in self.axes)
 
     @cached_property
     def weight_split(self) -> Shape:
-        """The shape of weight with ones, so that it broadcasts against x."""
+        """The shape of weight with size 1 for the other axes: broadcasts against x."""
         return tuple(axis.size if axis.weighted else 1 for axis in self.axes)
 
     @cached_property
@@ -124,7 +124,7 @@ class Layout:
 
 @lru_cache(maxsize=512)
 def layout_of(norm: Norm, shape: Shape) -> Layout:
-    """`Norm.view`: sizes for the names, or an error that shows the place."""
+    """`Norm.view`: gives each named axis its size."""
     hidden = len(shape) - sum(not axis.hidden for axis in norm.axes)
     written = [axis for axis in norm.axes for _ in range(hidden if axis.hidden else 1)]
     if len(written) != len(shape):
@@ -147,7 +147,7 @@ def layout_of(norm: Norm, shape: Shape) -> Layout:
 
 
 def _names_of_hidden(norm: Norm, written: list[PatternAxis], channel: int | None) -> list[str]:
-    """Names for the axes behind '...': b is the first axis, t the only other position axis."""
+    """Names for the axes of '...': b is the first axis, t the only other position axis."""
     taken = {piece.name: axis for axis in norm.axes for piece in axis.pieces}
     spare = [f"p{i}" if f"p{i}" not in taken else f"...{i}" for i in range(len(written))]
     names = [spare[i] if axis.hidden else "" for i, axis in enumerate(written)]
@@ -160,7 +160,7 @@ def _names_of_hidden(norm: Norm, written: list[PatternAxis], channel: int | None
 
 
 def _piece_sizes(norm: Norm, axis: PatternAxis, size: int) -> list[int]:
-    """The sizes of an axis' pieces, of which at most one is not given."""
+    """The sizes of the pieces of an axis. At most one of them is not in `norm.sizes`."""
     given = [norm.sizes.get(piece.name) for piece in axis.pieces]
     known = math.prod(one for one in given if one is not None)
     fits = size % known == 0 if None in given else size == known

@@ -1,14 +1,14 @@
-"""Which elements are real: select first, then compute.
+"""Which elements are valid: select first, then compute.
 
-People say it in four ways, and all become one thing, a `MaskedInput`: x in float64 with its composed axes split,
-exactly 0 wherever an element is not real, and two arrays that broadcast against it.
+Four arguments describe it, and all become a `MaskedInput`: x in float64 with its composed axes split, exactly 0
+wherever an element is not valid, and two arrays that broadcast against it.
 
     valid=          booleans: x without its channel axis, or the rank of x. Rank decides, never size
     lengths=        (b,): the first lengths[b] positions t of sample b
     offsets=        x is packed (rows, c): sample i is the rows offsets[i] to offsets[i+1]
     sample_weight=  how often a position counts in the statistics; 0 leaves it out but still normalises it
 
-Selecting by `where`, before any arithmetic, is what makes NaN in the padding harmless: NaN * 0 is NaN.
+Elements are selected with `where` before any arithmetic. Multiplying by a mask would not do: NaN * 0 is NaN.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Arrays = TypeVar("Arrays", bound=Any)  # NumPy's, or torch's
 
 @dataclass(eq=False)  # frozen would cost a microsecond a call
 class MaskedInput:
-    """x, and which of it is real. What is selected is made when it is asked for: `valid`, `x` and `sample_weight`."""
+    """x and its mask. `valid`, `x` and `sample_weight` are computed on first use."""
 
-    norm: Norm  # as the layout has it: packed rows make it one of b, t and c
+    norm: Norm  # of the layout: for packed rows its axes are b, t and c
     layout: Layout
-    source: NDArray[Any]  # x as it was given: its shape is layout.shape, or packed rows
-    dtype: np.dtype[Any]  # of what is returned
+    source: NDArray[Any]  # x as it was given: of layout.shape, or packed rows
+    dtype: np.dtype[Any]  # of the results
     mask: NDArray[np.bool_] | None = None  # valid=, with the rank of layout.split
     lengths: NDArray[np.int64] | None = None
-    offsets: NDArray[np.int64] | None = None  # of packed rows that are padded to layout.shape
+    offsets: NDArray[np.int64] | None = None  # of packed rows, which are padded to layout.shape
     weights: Floats | None = None  # sample_weight=, with the rank of layout.split
 
     @property
@@ -48,43 +48,43 @@ class MaskedInput:
 
     @cached_property
     def rows(self) -> NDArray[np.bool_] | None:
-        """(samples, longest): where packed rows go when they are padded."""
+        """(samples, longest): True where padded x holds a packed row."""
         if self.offsets is None:
             return None
         return np.arange(self.layout.shape[1]) < np.diff(self.offsets)[:, None]
 
     @cached_property
     def valid(self) -> NDArray[np.bool_] | None:
-        """What is real; broadcasts against x. None: everything is."""
+        """Which elements are valid; broadcasts against x. None: all of them."""
         if self.rows is not None:
             return self.rows.reshape(self.layout.spread((*self.rows.shape, 1)))
         return self.mask if self.lengths is None else _mask_of_lengths(self.layout, self.lengths)
 
     @cached_property
     def x(self) -> Floats:
-        """layout.split, at least float64, 0 where not valid."""
+        """x in the shape layout.split, at least float64, 0 where not valid."""
         return self.arrange(self.source, like="x")
 
     @cached_property
     def sample_weight(self) -> Floats | None:
-        """How often each element counts; broadcasts against x, 0 where not valid. None: all count once."""
+        """How much each element counts; broadcasts against x, 0 where not valid. None: all count once."""
         return self.weights if self.valid is None or self.weights is None else np.where(self.valid, self.weights, 0.0)
 
     def arrange(self, values: ArrayLike, *, like: str = "dy") -> Floats:
-        """An array of x's own form, selected."""
+        """An array with the shape of x, arranged like `x`: layout.split, 0 where not valid."""
         values = _pad(as_floats(self.same_shape(values, like), like), self.rows).reshape(self.layout.split)
         return values if self.valid is None else np.where(self.valid, values, 0.0)
 
     def same_shape(self, values: ArrayLike, like: str) -> NDArray[Any]:
-        """An array of x's own form, checked."""
-        array = _plain(values, like)
+        """An array that must have the shape of x."""
+        array = _as_array(values, like)
         float_dtype(array, like)
         if array.shape != self.source.shape:
             raise ValueError(f"{like}: has the shape of x, {self.source.shape}, got {array.shape}.")
         return array
 
     def restore(self, values: Floats, *, keep: ArrayLike | None = None) -> Floats:
-        """Back to x's own form and dtype, with 0 (or what `keep` holds) where nothing is valid."""
+        """Back to the shape and dtype of x, with 0 (or the values of `keep`) where not valid."""
         if self.valid is not None:
             values = np.where(self.valid, values, 0.0)
         values = values.reshape(self.layout.shape)
@@ -109,7 +109,7 @@ def mask_input(
     """The one place where `valid`, `lengths`, `offsets` and `sample_weight` are read and checked."""
     if not isinstance(norm, Norm):
         raise TypeError(f"norm: a Norm, got {norm!r}. Make one with tn.Norm('[b t] c') or a recipe such as tn.batch().")
-    source = _plain(x, "x")
+    source = _as_array(x, "x")
     dtype = float_dtype(source, "x")
     if valid is None and lengths is None and offsets is None and sample_weight is None:
         return MaskedInput(norm, norm.view(source.shape), source, dtype)
@@ -120,10 +120,10 @@ def mask_input(
             f"{given[0]}: at most one of valid, lengths and offsets, got {' and '.join(given)}. "
             "Each of them says which elements are real: choose one."
         )
-    shape, ends = source.shape, None
+    shape, bounds = source.shape, None
     if offsets is not None:
-        norm, ends = _packing(norm, shape, offsets)
-        shape = shape if ends is None else (len(ends) - 1, int(np.diff(ends).max(initial=0)), shape[1])
+        norm, bounds = _check_offsets(norm, shape, offsets)
+        shape = shape if bounds is None else (len(bounds) - 1, int(np.diff(bounds).max(initial=0)), shape[1])
     layout = norm.view(shape)
     masked = MaskedInput(
         norm,
@@ -131,8 +131,8 @@ def mask_input(
         source,
         dtype,
         mask=None if valid is None else _mask_of_valid(layout, valid),
-        lengths=None if lengths is None else _checked_lengths(layout, lengths),
-        offsets=ends,
+        lengths=None if lengths is None else _check_lengths(layout, lengths),
+        offsets=bounds,
     )
     if sample_weight is not None:
         masked = replace(masked, weights=_position_weights(layout, sample_weight, masked.rows))
@@ -146,11 +146,11 @@ def mask_input(
 
 def as_floats(values: ArrayLike, name: str) -> Floats:
     """The values in float64, or wider where they are wider."""
-    array = _plain(values, name)
+    array = _as_array(values, name)
     return array.astype(np.result_type(float_dtype(array, name), np.float64), copy=False)
 
 
-def _plain(values: ArrayLike, name: str) -> NDArray[Any]:
+def _as_array(values: ArrayLike, name: str) -> NDArray[Any]:
     if type(values) is np.ndarray:
         return values
     if isinstance(values, np.ma.MaskedArray):
@@ -159,7 +159,7 @@ def _plain(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def float_dtype(values: NDArray[Any], name: str) -> np.dtype[Any]:
-    """The dtype that results have: the values' own, float64 for integers."""
+    """The dtype of the results: that of the values, float64 for integers."""
     dtype = values.dtype
     if dtype.kind == "f":
         return dtype
@@ -178,13 +178,13 @@ def _mask_of_valid(layout: Layout, valid: ArrayLike) -> NDArray[np.bool_]:
 
 
 def by_rank(layout: Layout, array: Arrays, name: str) -> Arrays:
-    """Rank decides: one axis fewer than x is x without its channel axis; each axis is x's or 1."""
+    """An array that broadcasts against x. One axis fewer than x: it has no channel axis. Rank decides, never size."""
     full, positions = layout.shape, layout.positions
     fewer = len(full) - (layout.channel is not None)
     shape = array.shape
     if layout.channel is not None and len(shape) == fewer:
         shape = (*shape[: layout.channel], 1, *shape[layout.channel :])
-    if len(shape) != len(full) or any(one not in (1, of) for one, of in zip(shape, full, strict=True)):
+    if len(shape) != len(full) or any(size not in (1, expected) for size, expected in zip(shape, full, strict=True)):
         choices = f"{positions} (x without its channel axis) or {full}" if fewer < len(full) else f"{full}"
         raise ValueError(f"{name}: the shape {choices}, each axis equal or 1, got {array.shape} for x {full}.")
     found: Arrays = array.reshape(layout.spread(shape))
@@ -218,7 +218,7 @@ def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _checked_lengths(layout: Layout, lengths: ArrayLike) -> NDArray[np.int64]:
+def _check_lengths(layout: Layout, lengths: ArrayLike) -> NDArray[np.int64]:
     counts = _integers(lengths, "lengths")
     b, t = layout.find("b"), layout.find("t")
     if b is None or t is None:
@@ -245,23 +245,23 @@ def _mask_of_lengths(layout: Layout, lengths: NDArray[np.int64]) -> NDArray[np.b
     return np.asarray(steps < lengths.reshape(along("b")))
 
 
-def _packing(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[Norm, NDArray[np.int64] | None]:
-    """The normalization of packed rows (rows, c), and the offsets, where sequences matter to it."""
-    norm, alike = packed_norm(norm, shape)
-    ends = _integers(offsets, "offsets")
-    if not (len(ends) and ends[0] == 0 and ends[-1] == shape[0] and (np.diff(ends) >= 0).all()):
+def _check_offsets(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[Norm, NDArray[np.int64] | None]:
+    """The normalization of packed rows (rows, c), and the offsets if its statistics depend on them."""
+    norm, one_axis = packed_norm(norm, shape)
+    bounds = _integers(offsets, "offsets")
+    if not (len(bounds) and bounds[0] == 0 and bounds[-1] == shape[0] and (np.diff(bounds) >= 0).all()):
         raise ValueError(
-            f"offsets: rise from 0 to the {shape[0]} rows of x, got {ends.tolist()}. "
+            f"offsets: rise from 0 to the {shape[0]} rows of x, got {bounds.tolist()}. "
             "They are the cumulative lengths, with a 0 in front."
         )
-    return norm, None if alike else ends
+    return norm, None if one_axis else bounds
 
 
 def packed_norm(norm: Norm, shape: tuple[int, ...]) -> tuple[Norm, bool]:
-    """The normalization of packed rows (rows, c), and whether it treats b and t alike.
+    """The normalization of packed rows (rows, c), and whether the rows are one axis.
 
-    If so, sequences do not matter: the rows are one axis, t. Otherwise each sequence has statistics of its own, and the
-    axes are b, t and c.
+    They are if b and t are both averaged over or both kept: then it does not matter which sequence a row belongs to,
+    and the axes are t and c. Otherwise the axes are b, t and c.
     """
     if len(shape) != 2:
         raise ValueError(f"offsets: x is packed, (rows, c), got shape {shape}. For padded x pass lengths=.")
@@ -275,14 +275,14 @@ def packed_norm(norm: Norm, shape: tuple[int, ...]) -> tuple[Norm, bool]:
             f"offsets: a pattern with the axes b, t and c only, got {norm!r}. "
             "Packed rows have no other axes: pad x, and pass lengths= or valid=."
         )
-    alone = "[t]" if t else "t"
-    pattern = f"{alone} {channel}" if b == t else f"{'[b]' if b else 'b'} {alone} {channel}"
+    positions = "[t]" if t else "t"
+    pattern = f"{positions} {channel}" if b == t else f"{'[b]' if b else 'b'} {positions} {channel}"
     norm = replace(norm, pattern=pattern, sizes={name: norm.sizes[name] for name in names & set(norm.sizes)})
     return norm, b == t
 
 
 def _pad(values: NDArray[Any], rows: NDArray[np.bool_] | None) -> NDArray[Any]:
-    """Packed rows (rows, ...) at their places in (samples, longest, ...), 0 elsewhere."""
+    """Packed rows (rows, ...) padded with zeros to (samples, longest, ...)."""
     if rows is None:
         return values
     padded = np.zeros((*rows.shape, *values.shape[1:]), values.dtype)

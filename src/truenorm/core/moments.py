@@ -1,6 +1,6 @@
-"""Statistics are a value that merges: `Moments(count, mean, m2)`.
+"""Statistics that can be merged: `Moments(count, mean, m2)`.
 
-`m2` is the summed squared deviation, so var = m2 / (count - ddof). The law that the whole library keeps:
+`m2` is the summed squared deviation, so var = m2 / (count - ddof). The whole library keeps this law:
 
     Any partition of the valid elements, merged in any order, gives the same Moments.
 
@@ -25,13 +25,13 @@ from numpy.typing import ArrayLike, NDArray
 from truenorm.core.mask import Floats, MaskedInput, as_floats, mask_input
 from truenorm.core.norm import Norm
 
-# Beyond a dtype's range is inf, and inf - inf is NaN: that is the answer, not an event to warn of.
+# Overflow to inf, and NaN from inf - inf, are expected results here: no warnings from NumPy.
 ignore_floating_point_errors = np.errstate(all="ignore")
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """How many elements there were, their mean, and the sum of their squared deviations from it.
+    """The number of elements, their mean, and the sum of their squared deviations from it.
 
     count: integers, or float64 where elements were weighted; mean, m2: float64; all of one shape.
 
@@ -61,7 +61,7 @@ class Moments:
     def from_variance(
         cls, mean: ArrayLike, var: ArrayLike, *, count: ArrayLike | None = None, ddof: int = 0
     ) -> Moments:
-        """Moments with exactly this variance, such as running statistics that a layer has stored.
+        """Moments with exactly this variance, such as the running statistics of a layer.
 
         >>> Moments.from_variance([1.0], [4.0]).var()
         array([4.])
@@ -99,7 +99,7 @@ def measure(
     offsets: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
 ) -> Moments:
-    """The moments of the real elements of x, for each statistic that the normalization keeps.
+    """The moments of the valid elements of x, for each statistic of the normalization.
 
     Nothing valid gives count 0, mean 0, m2 0. With `center=False` the mean is 0 and m2 is Σ x².
 
@@ -113,7 +113,7 @@ def measure(
 
 
 def measure_masked(masked: MaskedInput, norm: Norm) -> Moments:
-    """`measure` for elements that are selected already."""
+    """`measure` for input that is masked already."""
     layout = masked.layout
     weight = masked.sample_weight if masked.sample_weight is not None else masked.valid
     moments = weighted_moments(masked.x, weight, layout.reduced, center=norm.center)
@@ -122,7 +122,7 @@ def measure_masked(masked: MaskedInput, norm: Norm) -> Moments:
 
 @ignore_floating_point_errors
 def merge(*parts: Moments) -> Moments:
-    """The moments of all parts together, exactly those of the only part that is not empty.
+    """The moments of all parts together. If only one part is not empty, exactly its moments.
 
     >>> one, two = Moments(3, 4.0, 8.0), Moments(1, 8.0, 0.0)
     >>> merge(one, two)
@@ -146,11 +146,11 @@ def merge(*parts: Moments) -> Moments:
 def weighted_moments(
     values: Floats, weight: NDArray[Any] | None, axes: tuple[int, ...], *, center: bool
 ) -> tuple[NDArray[Any], Floats, Floats]:
-    """Σ w, Σ w v / Σ w and Σ w (v - mean)², with the axes kept as ones. What weighs nothing is not read.
+    """Σ w, Σ w v / Σ w and Σ w (v - mean)², with the axes kept as size 1. Values of weight 0 are not read.
 
-    The mean starts at the largest value, and twice takes up the mean of what is left over. Equal values leave nothing
-    over: their mean is exactly their value, however large or small (`test_constants_are_exact`), and a lone part is
-    exactly itself (`test_empty_parts_are_exact`).
+    The mean starts at the largest value, and twice the mean of the remainders is added. Equal values have remainder 0:
+    their mean is exactly their value, however large or small (`test_constants_are_exact`), and merging a single part
+    returns exactly that part (`test_empty_parts_are_exact`).
     """
     weight = np.ones([1] * values.ndim, np.int64) if weight is None else weight
     weight = weight.astype(np.int64) if weight.dtype == bool else weight
@@ -163,17 +163,17 @@ def weighted_moments(
     mean = np.where(weight != 0, values, -np.inf).max(axis=axes, keepdims=True, initial=-np.inf)
     mean = np.where((count > 0) & center, mean, 0.0)
     for _ in range(2 if center else 0):
-        rest = total(values - mean)
-        mean = mean + np.divide(rest, count, out=np.zeros_like(rest), where=count > 0)
+        remainder = total(values - mean)
+        mean = mean + np.divide(remainder, count, out=np.zeros_like(remainder), where=count > 0)
     return count, mean, total((values - mean) ** 2)
 
 
 def tree_sum(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
-    """The sum over the axes, kept as ones, in an order that zeros behind the data cannot change.
+    """The sum over the axes, kept as size 1. Zeros after the data do not change its rounding.
 
-    Neighbours are added in pairs, then neighbouring pairs, and so on, one axis after the other from the last.
-    Zeros that follow only ever add zero to something, so the bits depend neither on how much padding there is
-    nor on what else is in the batch; and the error grows with log n, not n.
+    Neighbours are added in pairs, then neighbouring pairs, and so on, axis by axis from the last. Trailing zeros only
+    ever add zero to something, so the bits depend neither on the amount of padding nor on the rest of the batch. The
+    error grows with log n, not n.
 
     >>> float(tree_sum(np.array([0.1, 0.2, 0.3]), (0,))[0]) == (0.1 + 0.2) + 0.3
     True
@@ -189,4 +189,4 @@ def tree_sum(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
             above[pairs:] = level[2 * pairs :]
             level = above
         values = np.moveaxis(level, 0, axis)
-    return values + 0  # -0.0 alone becomes the 0.0 that it is with a zero behind it
+    return values + 0  # a single -0.0 becomes 0.0, as it does with a zero after it

@@ -3,8 +3,8 @@
     y = (x - mean) / sqrt(var + eps) * weight + bias
 
 Batch, layer, instance, group and RMS normalization all compute this line. They differ in which elements
-are averaged together, and RMS does not subtract the mean. So a normalization is described here, not
-subclassed: a pattern names the axes of x, and brackets mark those that are averaged over.
+are averaged together, and RMS does not subtract the mean. So there is one class for all of them: a pattern names the
+axes of x, and brackets mark those that are averaged over.
 
     batch     [...] c             one mean and variance for each channel
     layer     ... [c]             one for each position, over its channels
@@ -13,8 +13,8 @@ subclassed: a pattern names the axes of x, and brackets mark those that are aver
     group     b [...] (g [c])     one for each sample and group of channels
 
 The **channel axis** is the whole axis that is, or contains, ``c``: `weight` and `bias` cover it.
-Nothing in this file knows an array. How a pattern meets a shape stands in `layout.py`, how the text is read
-in `pattern.py`. Read on in `moments.py`, then `reference.py`. References: [ioffe], [ba], [zhang], [ulyanov], [wu].
+No arrays here: `pattern.py` reads the text, `layout.py` applies a pattern to a shape. Read on in `moments.py`, then
+`reference.py`. References: [ioffe], [ba], [zhang], [ulyanov], [wu].
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHANNEL = "c"
 
 @dataclass(frozen=True, repr=False)
 class Norm:
-    """A normalization, described: a frozen, validated value that knows no array.
+    """The description of a normalization: a frozen, validated value without arrays.
 
     pattern  the axes of x; brackets mark those that share one mean and variance
     eps      keeps the division finite
@@ -90,7 +90,7 @@ class Norm:
         self._check_sizes()
         frozen = MappingProxyType({name: int(size) for name, size in self.sizes.items()})
         object.__setattr__(self, "sizes", frozen)
-        _ = self.affine_axes  # raises where affine cannot be read, now rather than at the first array
+        _ = self.affine_axes  # raises now if affine cannot be read, not at the first array
 
     @cached_property
     def axes(self) -> tuple[PatternAxis, ...]:
@@ -110,7 +110,7 @@ class Norm:
         return parse_affine(self.affine, self.axes, self.pattern)
 
     def view(self, shape: Sequence[int]) -> Layout:
-        """How this normalization meets an array of this shape: see `truenorm.core.layout.Layout`."""
+        """This normalization applied to an array of this shape: see `truenorm.core.layout.Layout`."""
         return layout_of(self, tuple(shape))
 
     def _check_sizes(self) -> None:
@@ -138,7 +138,7 @@ class Norm:
         words = [f"{name}={value!r}" for name, value in self._values().items() if value != default[name]]
         return f"Norm({', '.join(words).removeprefix('pattern=')})"
 
-    def __hash__(self) -> int:  # views and kernels are looked up by it at every call
+    def __hash__(self) -> int:  # layouts and kernels are looked up by it at every call
         return self._hash
 
     @cached_property
@@ -152,7 +152,7 @@ class Norm:
 
 
 def text_of(norm: Norm) -> str:
-    """A normalization as one line of text, for where only text can go.
+    """A normalization as one line of text.
 
     >>> norm_from_text(text_of(batch(eps=1e-3))) == batch(eps=1e-3)
     True
@@ -162,7 +162,7 @@ def text_of(norm: Norm) -> str:
 
 @lru_cache(maxsize=512)
 def norm_from_text(text: str) -> Norm:
-    """Back from `text_of`."""
+    """The inverse of `text_of`."""
     return Norm(**json.loads(text))
 
 
@@ -183,7 +183,7 @@ _norm_from_pattern = lru_cache(maxsize=512)(Norm)
 
 
 class Options(TypedDict, total=False):
-    """What every recipe passes on to `Norm`."""
+    """The options that every recipe passes on to `Norm`."""
 
     eps: float
     ddof: Literal[0, 1]
@@ -196,7 +196,7 @@ def batch(channels: Channels = "last", **options: Unpack[Options]) -> Norm:
     >>> batch().pattern, batch("second").pattern
     ('[...] c', '[b] c [...]')
     """
-    return Norm(_layout(channels, last="[...] c", second="[b] c [...]"), **options)
+    return Norm(_pattern(channels, last="[...] c", second="[b] c [...]"), **options)
 
 
 def layer(**options: Unpack[Options]) -> Norm:
@@ -211,16 +211,16 @@ def rms(**options: Unpack[Options]) -> Norm:
 
 def instance(channels: Channels = "last", **options: Unpack[Options]) -> Norm:
     """Instance normalization: one mean and variance for each sample and channel."""
-    return Norm(_layout(channels, last="b [...] c", second="b c [...]"), **options)
+    return Norm(_pattern(channels, last="b [...] c", second="b c [...]"), **options)
 
 
 def group(groups: int, channels: Channels = "last", **options: Unpack[Options]) -> Norm:
     """Group normalization: one mean and variance for each sample and group of neighbouring channels."""
-    pattern = _layout(channels, last="b [...] (g [c])", second="b (g [c]) [...]")
+    pattern = _pattern(channels, last="b [...] (g [c])", second="b (g [c]) [...]")
     return Norm(pattern, sizes={"g": groups}, **options)
 
 
-def _layout(channels: Channels, *, last: str, second: str) -> str:
+def _pattern(channels: Channels, *, last: str, second: str) -> str:
     _check_choice("channels", channels, get_args(Channels))
     return last if channels == "last" else second
 

@@ -26,7 +26,7 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True)
 class Piece:
-    """A named stretch of an axis; most axes have exactly one."""
+    """A named part of an axis; most axes have exactly one."""
 
     name: str
     reduced: bool
@@ -34,7 +34,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class PatternAxis:
-    """One axis of x as it was written, from character `start` to `stop`; several pieces if it is composed."""
+    """One axis of x, written from character `start` to `stop`; a composed axis has several pieces."""
 
     pieces: tuple[Piece, ...]
     start: int
@@ -57,8 +57,8 @@ class PatternAxis:
 
 
 @dataclass
-class _Opened:
-    """A bracket or parenthesis that waits for its other half."""
+class _Open:
+    """A bracket or parenthesis that is not closed yet."""
 
     start: int
     pieces: list[Piece]
@@ -73,8 +73,8 @@ def parse(text: str, *, what: str = "pattern") -> tuple[PatternAxis, ...]:
     """
     axes: list[PatternAxis] = []
     seen: set[str] = set()
-    bracket: _Opened | None = None
-    parenthesis: _Opened | None = None
+    bracket: _Open | None = None
+    parenthesis: _Open | None = None
 
     def fail(rule: str, start: int, stop: int, fix: str) -> PatternError:
         return PatternError(rule, text, start, stop, fix, what=what)
@@ -84,7 +84,7 @@ def parse(text: str, *, what: str = "pattern") -> tuple[PatternAxis, ...]:
         if word == "[":
             if bracket is not None:
                 raise fail("brackets do not nest", start, stop, "Close the first '[' before this one.")
-            bracket = _Opened(start, [], in_parenthesis=parenthesis is not None)
+            bracket = _Open(start, [], in_parenthesis=parenthesis is not None)
         elif word == "]":
             if bracket is None:
                 raise fail("']' without a '['", start, stop, "Open it with '[', or leave it out.")
@@ -96,7 +96,7 @@ def parse(text: str, *, what: str = "pattern") -> tuple[PatternAxis, ...]:
         elif word == "(":
             if parenthesis is not None:
                 raise fail("parentheses do not nest", start, stop, "Write all pieces in one '(...)'.")
-            parenthesis = _Opened(start, [])
+            parenthesis = _Open(start, [])
         elif word == ")":
             if parenthesis is None:
                 raise fail("')' without a '('", start, stop, "Open it with '(', or leave it out.")
@@ -149,7 +149,7 @@ def parse_affine(text: str, axes: tuple[PatternAxis, ...], pattern: str) -> tupl
 
 
 def _tokens(text: str, what: str) -> list[tuple[str, int]]:
-    """The words of a pattern with the character each starts at."""
+    """The words of a pattern, each with the character that it starts at."""
     found, at = [], 0
     while text[at:].strip():
         match = _TOKEN.match(text, at)

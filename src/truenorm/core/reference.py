@@ -1,4 +1,4 @@
-"""Normalization, forward and backward, in NumPy: the definition that every other implementation is held to.
+"""Normalization, forward and backward, in NumPy: the definition that every other implementation is tested against.
 
 Forward, for the elements that share one statistic (count N, sample weights s, 1 without):
 
@@ -17,8 +17,8 @@ Backward: dy is the loss's gradient at y; d + name is its gradient at name.
 
     dx = rstd · (dxhat - s · Σ dxhat / N - s · xhat · Σ (dxhat · xhat) / (N - ddof))
 
-So two sums for each statistic, `Σ dxhat` and `Σ dxhat · xhat`, are all that elements must know of each other.
-`docs/derivation.md` takes the steps one by one; `explanation.py` shows each with its numbers.
+So elements depend on each other only through two sums for each statistic, `Σ dxhat` and `Σ dxhat · xhat`.
+`docs/derivation.md` takes the steps one by one; `explanation/steps.py` shows each with its numbers.
 References: [ioffe], [ba], [zhang].
 """
 
@@ -48,12 +48,12 @@ def forward(
     moments: Moments | None = None,
     padding: Padding = "zero",
 ) -> Normalized:
-    """y = (x - mean) · rstd · weight + bias, with the statistics of the real elements alone.
+    """y = (x - mean) · rstd · weight + bias, with the statistics of the valid elements only.
 
     weight, bias   of `norm.view(x.shape).weight_shape`: usually (c,)
-    valid, lengths, offsets, sample_weight   which elements are real: see `truenorm.core.mask`
-    moments        used instead of x's own; `backward` then takes them as constants
-    padding        what y holds where nothing is valid: "zero", or "keep" for x as it is
+    valid, lengths, offsets, sample_weight   which elements are valid: see `truenorm.core.mask`
+    moments        used instead of those of x; `backward` then treats them as constants
+    padding        what y holds where x is not valid: "zero", or "keep" for the values of x
 
     y has the shape and dtype of x. A constant channel gives exactly `bias`, and so does one with too few
     elements for its `ddof`.
@@ -72,7 +72,7 @@ def forward(
 
 @ignore_floating_point_errors
 def forward_inputs(inputs: Inputs) -> Normalized:
-    """`forward`, once its arguments are checked."""
+    """`forward` for arguments that are checked already."""
     masked, layout = inputs.masked, inputs.masked.layout
     moments = measure_masked(masked, inputs.norm) if inputs.given is None else inputs.given
     y = _xhat(masked, moments, inputs.norm)
@@ -86,7 +86,7 @@ def forward_inputs(inputs: Inputs) -> Normalized:
 
 @ignore_floating_point_errors
 def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
-    """The sums that the gradient needs: of this part alone, to be added to those of other parts."""
+    """The sums that the gradient needs, over this part only. Add those of the other parts to them."""
     layout = out.masked.layout
     dy, xhat = out.masked.arrange(dy), _xhat(out.masked, out.moments, out.norm)
     dxhat = _dxhat(dy, out)
@@ -105,8 +105,8 @@ def backward(
 ) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
     """dx, dweight and dbias (None where there is no weight or bias).
 
-    Moments that were given are constants. With `sums`, they are instead those of a whole that x is a part of,
-    and `sums` are the whole's, added over its parts; dweight and dbias are then the whole's too.
+    Moments that were given are constants. With `sums` they are not: x is then one part of the data, and the moments and
+    `sums` belong to all parts together. dweight and dbias are then those of all parts, too.
 
     >>> import truenorm as tn
     >>> x = np.array([[1.0], [2.0], [6.0]])
@@ -129,7 +129,7 @@ def backward(
 
 
 def rstd_of(moments: Moments, norm: Norm) -> Floats:
-    """rstd: the one place where eps and ddof are applied. 0 where there is no variance to divide by."""
+    """rstd: the one place where eps and ddof are applied. 0 where there is nothing to divide by."""
     var = moments.var(norm.ddof)
     deviation = np.sqrt(var + norm.eps) if norm.eps_at == "var" else np.sqrt(var) + norm.eps
     known = (moments.count > norm.ddof) & (deviation != 0)
@@ -150,7 +150,7 @@ def _xhat(masked: MaskedInput, moments: Moments, norm: Norm) -> Floats:
 
 
 def _dxhat(dy: Floats, out: Normalized) -> Floats:
-    """The gradient at xhat; `dy` is arranged: 0 where nothing is valid."""
+    """The gradient at xhat, from an arranged `dy`: 0 where not valid."""
     return dy if out.weight is None else dy * out.weight.reshape(out.masked.layout.weight_split)
 
 

@@ -1,16 +1,16 @@
-"""How Moments outlive a batch: running mean and variance.
+"""Running mean and variance: statistics over many batches.
 
-Three ways to carry statistics from batch to batch, told apart by `momentum`:
+`momentum` chooses one of three ways to combine batches:
 
-    a number   mean += momentum · (batch mean - mean), the same for var     forgets, exponentially
-    None       the same with 1 / (batches so far)                           every batch weighs the same
-    "pooled"   `merge`: every element weighs the same                       the moments of all data seen
+    a number   mean += momentum · (batch mean - mean), the same for var     an exponential moving average
+    None       the same with 1 / (batches so far)                           every batch has the same weight
+    "pooled"   `merge`: every element has the same weight                   the moments of all data seen
 
-The first two are what other libraries store, and neither describes the data: an average of variances leaves out
-how far the batches' means are apart. `pooled` is the law of `moments.py` kept over time.
+Other libraries store the first two. Neither describes the data: an average of variances leaves out how far apart the
+means of the batches are. `pooled` is exact, by the law of `moments.py`.
 
-Statistics that would be false are not taken over: a batch with a non-finite channel changes nothing and is
-counted in `skipped`; a channel without a valid element, or with too few for a variance, stays as it was.
+A batch with a non-finite channel changes nothing and is counted in `skipped`. A channel without a valid element, or
+with too few for a variance, stays as it was.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Convention:
     """How a library keeps running statistics: `momentum` is the weight of the new batch."""
 
     momentum: float | Literal["pooled"] | None
-    ddof: Literal[0, 1]  # of the variance that is stored; batches are normalised with the norm's own
+    ddof: Literal[0, 1]  # of the stored variance; batches are normalised with the ddof of the norm
 
     def __post_init__(self) -> None:
         if self.momentum in (None, "pooled"):
@@ -44,18 +44,18 @@ class Convention:
 
 
 def torch_convention(momentum: float | None = 0.1) -> Convention:
-    """PyTorch: momentum weighs the new batch, the variance is stored with n - 1."""
+    """PyTorch: momentum is the weight of the new batch, the variance is stored with n - 1."""
     return Convention(momentum, ddof=1)
 
 
 def keras_convention(momentum: float = 0.99) -> Convention:
-    """Keras: momentum weighs what was there before, the variance is stored with n."""
+    """Keras: momentum is the weight of the old statistics, the variance is stored with n."""
     return Convention(1 - momentum, ddof=0)
 
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """Running statistics: a value; `update` returns the next one.
+    """Running statistics, as an immutable value: `update` returns the next one.
 
     >>> import truenorm as tn
     >>> running = Running.start((1,), Convention("pooled", ddof=0))
@@ -98,17 +98,17 @@ class Running:
         if pooled:
             total = merge(Moments.from_variance(self.mean, self.var, count=self.count, ddof=ddof), batch)
             mean, var, seen = total.mean, total.var(ddof), total.count > 0
-            if not np.isfinite(mean + var).all():  # finite apart, but not together
+            if not np.isfinite(mean + var).all():  # both finite, but their sum is not
                 return replace(self, skipped=self.skipped + 1)
         else:
             weight = momentum if isinstance(momentum, float) else 1 / (self.batches + 1)
-            with np.errstate(all="ignore"):  # of channels that are not seen
+            with np.errstate(all="ignore"):  # in channels without a valid element
                 mean = self.mean + weight * (batch.mean - self.mean)
                 var = self.var + weight * (batch.var(ddof) - self.var)
         return self._after(np.where(seen, mean, self.mean), np.where(seen, var, self.var), self.count + batch.count)
 
     def _after(self, mean: Floats, var: Floats, count: NDArray[Any]) -> Running:
-        """One batch later. Made by hand: `replace` would cost ten microseconds a step."""
+        """The statistics after one more batch. `replace` would cost ten microseconds."""
         later = object.__new__(Running)
         later.__dict__.update(
             {
