@@ -8,12 +8,12 @@ from hypothesis import settings
 
 from truenorm import engine
 
-# pyproject.toml puts tests/support on the path; assertions in what the tests share are explained like the tests' own.
-pytest.register_assert_rewrite("patterns")
+# pyproject.toml puts tests/support on the path. Failed assertions there show their values, as in the tests.
+pytest.register_assert_rewrite("patterns", "errors")
 
 from browser import address, browser, chromium, open_page  # noqa: E402, F401 - fixtures
 
-# No deadline: a busy machine is no failure. Derandomized: the same code gives the same result everywhere.
+# No deadline: a busy machine is not a failure. Derandomized: the same code gives the same result everywhere.
 settings.register_profile("all", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.register_profile("few", settings.get_profile("all"), max_examples=12)
 settings.load_profile("all")
@@ -25,26 +25,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def thin(request: pytest.FixtureRequest) -> int:
-    """Of the large crosses, take every thin-th combination: 1 in the tests, more for the mutants."""
+    """Large crosses take every thin-th combination: 1 in the tests, more for the mutants."""
     return int(request.config.getoption("--thin"))
 
 
-# Every engine that is there, or the one that the environment names.
+# All available engines, or the one that the environment names.
 ENGINES = [os.environ["TRUENORM_ENGINE"]] if "TRUENORM_ENGINE" in os.environ else list(engine.available())
-ON_BOTH = ("core.test_oracle", "core.test_law", "core.test_edges", "core.test_running", "lab.test_layers")
+ON_BOTH = (
+    "core.test_oracle",
+    "core.test_law",
+    "core.test_edges",
+    "core.test_degenerate",
+    "core.test_running",
+    "lab.test_layers",
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The tests of the core run on every engine that is there."""
+    """The tests of the core run on every available engine."""
     if metafunc.module.__name__.endswith(ON_BOTH):
-        mutated = metafunc.config.getoption("--thin") > 1  # mutants are made of the reference
+        mutated = metafunc.config.getoption("--thin") > 1  # the mutants change the reference
         metafunc.parametrize("on_engine", ["reference"] if mutated else ENGINES, indirect=True)
 
 
-# Used by every test, as a name that is only added while tests are generated is dropped again without a word.
+# Autouse: pytest ignores a fixture that is only requested while tests are generated.
 @pytest.fixture(autouse=True)
 def on_engine(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    """The engine for one test: its name, where tests run on several."""
+    """The engine for one test; None for tests that run on one engine only."""
     name: str | None = getattr(request, "param", None)
     before = engine.engine()
     if name is not None:

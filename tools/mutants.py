@@ -29,7 +29,10 @@ import numpy as np
 import pytest
 
 MODULES = ("moments", "inputs", "reference", "mask")
-TESTS = ("test_errors.py", "test_oracle.py", "test_layout.py", "test_edges.py", "test_law.py")
+TESTS = tuple(
+    f"test_{name}.py"
+    for name in ("errors_pattern", "errors_mask", "errors_moments", "oracle", "layout", "edges", "degenerate", "law")
+)
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = 2
 PATIENCE = 5  # seconds of the processor for one test: a mutant that loops for ever is noticed, too
@@ -37,14 +40,18 @@ MEMORY = 6 << 30  # bytes: so is one that fills the memory
 
 # What nothing can tell from the original, and why: (module, function, before, after), or a whole function. Not run.
 _MEANS = "np.where(counts > 0, np.stack([part.mean for part in parts]), 0.0)"
-_ADDED = "one is None or two is None"
 EQUIVALENT: dict[tuple[str, ...], str] = {
     ("moments", "merge", _MEANS, "np.stack([part.mean for part in parts])"): "what weighs nothing is not read",
     ("moments", "merge", _MEANS, _MEANS.replace("0.0)", "1.0)")): "what weighs nothing is not read",
     ("moments", "merge", _MEANS, _MEANS.replace(">", ">=")): "what weighs nothing is not read",
     ("moments", "total", "np.where(weight != 0, of, 0.0)", "np.where(weight != 0, of, 1.0)"): "0 · 1 is 0, too",
-    ("inputs", "__add__", _ADDED, "one is None"): "checked above: both are None, or neither",
-    ("inputs", "__add__", _ADDED, "two is None"): "checked above: both are None, or neither",
+    **{
+        ("inputs", "__add__", f"self.{name} is None or other.{name} is None", f"{part}.{name} is None"): (
+            "checked above: both are None, or neither"
+        )
+        for name in ("dweight", "dbias")
+        for part in ("self", "other")
+    },
     ("reference", "backward_sums", "layout.weight_shape or ()", "layout.weight_shape"): "without weight it is not used",
     ("reference", "_xhat", "np.where(masked.valid, xhat, 0.0)", "np.where(masked.valid, xhat, 1.0)"): (
         "dy is 0 there, so any number does that is finite"

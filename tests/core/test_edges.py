@@ -1,19 +1,16 @@
-"""The edges: what must not be read, what cannot be divided, and the ends of every dtype's range."""
+"""Extreme values: garbage in the padding, constants, NaN and inf, and the ends of the range of every dtype."""
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from oracle import oracle_backward, positions
 from patterns import (
     PATTERNS,
     RECIPES,
     ULP,
     Array,
     Pattern,
-    Results,
     assert_close,
     assert_same_bits,
     assert_same_moments,
@@ -22,8 +19,8 @@ from patterns import (
     every,
     odd,
     offset_data,
-    ragged,
     run,
+    unmasked,
     ways,
 )
 
@@ -34,43 +31,39 @@ GARBAGE = (np.nan, np.inf, -np.inf, 1e38, -1e300)
 CENTERED = {name: pattern for name, pattern in RECIPES.items() if pattern.norm.center}
 
 
-def plainly(pattern: Pattern) -> Any:
-    """Everything is real."""
-    return ragged(pattern, "nothing", np.random.default_rng(0))
-
-
 @pytest.mark.parametrize("name", PATTERNS)
-def test_what_is_not_valid_is_never_read(name: str, thin: int) -> None:
+def test_invalid_elements_are_never_read(name: str, thin: int) -> None:
     pattern, rng = PATTERNS[name], np.random.default_rng(1)
     x, dy, parameters = offset_data(rng, pattern.shape), odd(rng, pattern.shape), pattern.parameters(rng)
     found = [(kind, way) for kind, way in ways(pattern, rng) if way.valid is not None and "offsets" not in kind]
     norms = [pattern.norm, replace(pattern.norm, eps=0.01, eps_at="std"), replace(pattern.norm, center=False)]
     garbage = rng.choice(GARBAGE, pattern.shape)
     for (kind, way), norm in every(itertools.product(found, norms), thin):
-        what, real, arguments = f"{norm}, {kind}", way.valid.reshape(pattern.shape), dict(way.arguments)
-        clean = run(np.where(real, x, 0.0), np.where(real, dy, 0.0), norm, **arguments, **parameters)
+        assert way.valid is not None
+        what, valid, arguments = f"{norm}, {kind}", way.valid.reshape(pattern.shape), dict(way.arguments)
+        clean = run(np.where(valid, x, 0.0), np.where(valid, dy, 0.0), norm, **arguments, **parameters)
         assert np.isfinite(clean.y).all(), what
-        assert not clean.y[~real].any(), what
-        assert not clean.dx[~real].any(), what
-        if way.sample_weight is not None and "element" not in kind:  # it cannot be invalid in a channel alone
-            by_position = [one if pattern.channel is None else one.take(0, pattern.channel) for one in (real, garbage)]
+        assert not clean.y[~valid].any(), what
+        assert not clean.dx[~valid].any(), what
+        if way.sample_weight is not None and "element" not in kind:  # weights have no channel axis
+            by_position = [one if pattern.channel is None else one.take(0, pattern.channel) for one in (valid, garbage)]
             arguments["sample_weight"] = np.where(by_position[0], arguments["sample_weight"], by_position[1])
-        dirty_x, dirty_dy = np.where(real, x, garbage), np.where(real, dy, garbage[::-1])
+        dirty_x, dirty_dy = np.where(valid, x, garbage), np.where(valid, dy, garbage[::-1])
         assert_same_results(run(dirty_x, dirty_dy, norm, **arguments, **parameters), clean, what)
         assert_same_moments(tn.measure(dirty_x, norm, **arguments), clean.moments, what)
         kept = run(dirty_x, dirty_dy, norm, padding="keep", **arguments, **parameters)
-        assert_same_bits(kept.y, np.where(real, clean.y, dirty_x), f"{what}, kept: y")
-        assert_same_bits(kept.dx, np.where(real, clean.dx, dirty_dy), f"{what}, kept: dx")
+        assert_same_bits(kept.y, np.where(valid, clean.y, dirty_x), f"{what}, kept: y")
+        assert_same_bits(kept.dx, np.where(valid, clean.dx, dirty_dy), f"{what}, kept: dx")
 
 
-def test_what_is_real_is_read() -> None:
+def test_valid_elements_are_read() -> None:
     # The test above would pass on a layer that ignores its input.
     x = offset_data(np.random.default_rng(2), (4, 5, 3))
     valid = np.ones((4, 5), bool)
     before = run(x, x, tn.batch(), valid=valid)
     x[2, 3, 1] = 1e38
     with pytest.raises(AssertionError, match="other bits"):
-        assert_same_results(run(x, x, tn.batch(), valid=valid), before, "a real element changed")
+        assert_same_results(run(x, x, tn.batch(), valid=valid), before, "a valid element changed")
     valid[2, 3] = False
     with pytest.raises(AssertionError, match="other bits"):
         assert_same_moments(tn.measure(x, tn.batch(), valid=valid), before.moments, "the mask changed")
@@ -84,8 +77,8 @@ def test_weight_zero_is_left_out_but_normalised() -> None:
     assert_same_bits(y, np.array([[-1.0], [1.0], [3.0], [np.nan]]), "y")
 
 
-def test_nan_through_a_statistic_does_not_reach_the_weight_of_what_is_not_valid() -> None:
-    # The row's statistic is NaN, but its element 1 is not real: dweight[1] comes from the other row alone.
+def test_nan_in_a_statistic_does_not_reach_the_weight_of_an_invalid_element() -> None:
+    # The row's statistic is NaN, but its element 1 is not valid: dweight[1] comes from the other row alone.
     x = np.array([[np.nan, 5.0, 1.0], [1.0, 2.0, 4.0]])
     valid = np.array([[True, False, True], [True, True, True]])
     found = run(x, np.ones((2, 3)), tn.layer(), valid=valid, weight=np.array([1.0, 2.0, 3.0]))
@@ -95,7 +88,7 @@ def test_nan_through_a_statistic_does_not_reach_the_weight_of_what_is_not_valid(
 
 
 def test_padding_beside_large_numbers_does_not_overflow() -> None:
-    # (0 - 1e300) · 1e10 is inf, but nobody asked for xhat where nothing is real.
+    # (0 - 1e300) · 1e10 is inf, but xhat is not needed where x is not valid.
     x, dy = np.array([[1e300], [1e300], [0.0]]), np.array([[1.0], [2.0], [4.0]])
     padded = run(x, dy, tn.batch(eps=1e-20), valid=[True, True, False], weight=[1.5])
     alone = run(x[:2], dy[:2], tn.batch(eps=1e-20), weight=[1.5])
@@ -123,9 +116,9 @@ def test_constants_are_exact(name: str, thin: int) -> None:
     for (dtype, value), (kind, way), (eps, ddof, eps_at) in every(crossed, thin * 5):
         norm = replace(pattern.norm, eps=eps, ddof=ddof, eps_at=eps_at)
         found = run(np.full(pattern.shape, value, dtype), dy, norm, **way.arguments, **parameters)
-        real = np.ones(dy.shape, bool) if way.valid is None else way.valid.reshape(dy.shape)
+        valid = np.ones(dy.shape, bool) if way.valid is None else way.valid.reshape(dy.shape)
         what = f"{norm}, {kind}, {dtype.__name__} {value}"
-        assert_same_bits(found.y, np.where(real, biases, 0.0).astype(dtype), f"{what}: y")
+        assert_same_bits(found.y, np.where(valid, biases, 0.0).astype(dtype), f"{what}: y")
         assert not found.moments.m2.any(), what
         assert set(np.unique(found.moments.mean)) <= {0.0, float(dtype(value))}, what
         assert_same_bits(found.dweight, np.zeros(parameters["bias"].shape), f"{what}: dweight")
@@ -145,7 +138,7 @@ def test_constants_are_exact_at_any_count(count: int) -> None:
 @pytest.mark.parametrize("sample_weight", [None, [0.3, 0.3, 0.3]])
 @pytest.mark.parametrize("value", [np.finfo(np.float64).max, 1e-310, 5e-324])
 def test_constants_are_exact_at_both_ends_of_the_range(value: float, sample_weight: list[float] | None) -> None:
-    # Three times the largest number is too large, three tenths of the smallest too small: their mean is neither.
+    # The sum overflows for the largest number and underflows for the smallest; the mean does neither.
     out = tn.forward(np.full((3, 1), value), tn.batch(), sample_weight=sample_weight)
     assert_same_bits(out.moments.mean, np.array([value]), "mean")
     assert_same_bits(out.y, np.zeros((3, 1)), "y")
@@ -188,7 +181,7 @@ OFFSETS = {
 
 
 @pytest.mark.parametrize("name", OFFSETS)
-def test_no_offset_and_no_scale_spoils_a_result(name: str) -> None:
+def test_results_are_accurate_at_any_offset_and_scale(name: str) -> None:
     # y and dx against the oracle on the rounded input, the bound growing with |mean| / std and no faster.
     dtype, row = OFFSETS[name]
     row = row.astype(dtype).astype(float)
@@ -198,14 +191,14 @@ def test_no_offset_and_no_scale_spoils_a_result(name: str) -> None:
     layouts = [Pattern(tn.layer(), f"b:1 c:{n}*+"), Pattern(tn.batch(), f"b:{n}* c:1+")]
     layouts.append(Pattern(tn.instance("second"), f"b:1 c:1+ t:{n}*"))
     for pattern, relative_eps in itertools.product(layouts, (0.0, 1e-10, 1e-2)):
-        # In units of the data, as 1e-5 would drown data of size 1e-20.
+        # Relative to the data: 1e-5 would dominate data of size 1e-20.
         norm = replace(pattern.norm, eps=relative_eps * spread**2)
-        # A narrow dtype may not hold dx of small data, nor did anyone ask it to.
+        # dx of small data may overflow a narrow dtype.
         scale = spread if dtype is not np.float64 else 1.0
         cotangent = (dy * min(scale, 1.0)).astype(dtype).astype(float).reshape(pattern.split)
         x = row.reshape(pattern.split)
         what = f"{norm}, {name}"
-        check(pattern, norm, plainly(pattern), x, cotangent, pattern.parameters(rng), what=what, dtype=dtype)
+        check(pattern, norm, unmasked(pattern), x, cotangent, pattern.parameters(rng), what=what, dtype=dtype)
 
 
 def test_half_precision_neither_sums_nor_counts_in_half_precision() -> None:
@@ -228,113 +221,6 @@ def test_float64_subnormals_are_finite_without_a_warning() -> None:
             assert np.isfinite(result).all(), norm
 
 
-def assert_nothing(found: Results, what: str) -> None:
-    """Zeros everywhere: output, gradients, statistics."""
-    for name in ("y", "dx", "dweight", "dbias"):
-        result = getattr(found, name)
-        if result is not None:
-            assert_same_bits(result, np.zeros(result.shape), f"{what}: {name}")
-    empty = np.zeros(found.moments.shape)
-    assert_same_moments(found.moments, tn.Moments(empty.astype(found.moments.count.dtype), empty, empty), what)
-
-
-DEGENERATE = [
-    {"eps": eps, "center": center, "ddof": ddof, "eps_at": eps_at}
-    for eps, center, ddof, eps_at in itertools.product((0.0, 0.3), (True, False), (0, 1), ("var", "std"))
-    if center or not ddof
-]
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_nothing_valid_gives_zeros(name: str, thin: int) -> None:
-    pattern, rng = PATTERNS[name], np.random.default_rng(9)
-    x, dy, parameters = offset_data(rng, pattern.shape), odd(rng, pattern.shape), pattern.parameters(rng)
-    for conventions in every(DEGENERATE, thin):
-        norm = replace(pattern.norm, **conventions)
-        for valid in (np.zeros(pattern.shape, bool), np.zeros(pattern.positions, int)):
-            assert_nothing(run(x, dy, norm, valid=valid, **parameters), f"{norm}")
-            times = rng.uniform(1, 2, pattern.positions)
-            assert_nothing(run(x, dy, norm, valid=valid, sample_weight=times, **parameters), f"{norm}")
-            kept = run(x, dy, norm, valid=valid, padding="keep", **parameters)
-            assert_same_bits(kept.y, x, f"{norm}, kept: y")
-            assert_same_bits(kept.dx, dy, f"{norm}, kept: dx")
-        if pattern.has_lengths:
-            assert_nothing(run(x, dy, norm, lengths=[0, 0, 0, 0], **parameters), f"{norm}, lengths")
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_empty_arrays_have_empty_results(name: str, thin: int) -> None:
-    pattern, rng = PATTERNS[name], np.random.default_rng(10)
-    for axis, conventions in itertools.product(range(len(pattern.shape)), every(DEGENERATE, thin)):
-        norm = replace(pattern.norm, **conventions)
-        shape = tuple(0 if i == axis else size for i, size in enumerate(pattern.shape))
-        layout, x = norm.view(shape), np.zeros(shape)
-        parameters = {}
-        if layout.weight_shape is not None:
-            parameters = {name: odd(rng, layout.weight_shape) for name in ("weight", "bias")}
-        for arguments in ({}, {"valid": np.ones(shape, bool)}, {"sample_weight": np.ones(layout.positions)}):
-            found = run(x, x, norm, **arguments, **parameters)
-            assert found.y.shape == found.dx.shape == shape
-            assert_nothing(found, f"{norm}, {shape}")
-            merged = tn.merge(found.moments, found.moments)
-            assert_same_moments(merged, found.moments, f"{norm}, {shape}, merged")
-
-
-def test_no_sequences_at_all() -> None:
-    none: list[int] = []
-    assert_nothing(run(np.zeros((0, 5, 3)), np.zeros((0, 5, 3)), tn.instance(), lengths=none), "lengths")
-    for norm in (tn.batch(), tn.instance(), tn.group(3), tn.layer()):
-        assert_nothing(run(np.zeros((0, 3)), np.zeros((0, 3)), norm, offsets=[0]), "offsets")
-        assert_nothing(run(np.zeros((0, 3)), np.zeros((0, 3)), norm, offsets=[0, 0, 0]), "empty sequences")
-        assert_nothing(run(np.zeros((5, 0)), np.zeros((5, 0)), norm, offsets=[0, 2, 5]), "no channels")
-    positions = run(np.zeros((0, 3)), np.zeros((0, 3)), tn.Norm("[b] t c"), offsets=[0, 0, 0])
-    assert positions.moments.shape == (0, 3)
-
-
-@pytest.mark.parametrize("norm", [tn.batch(), tn.instance(), tn.layer()], ids=str)
-def test_weights_of_packed_rows_may_keep_the_channel_axis(norm: tn.Norm) -> None:
-    rng = np.random.default_rng(15)
-    x, dy, times = offset_data(rng, (6, 3)), odd(rng, (6, 3)), rng.uniform(0.5, 2.0, 6)
-    expected = run(x, dy, norm, offsets=[0, 2, 6], sample_weight=times)
-    assert_same_results(run(x, dy, norm, offsets=[0, 2, 6], sample_weight=times[:, None]), expected, f"{norm}")
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_degenerate_statistics_are_the_oracles(name: str, thin: int) -> None:
-    # Constant data, so m2 = 0; at most one element; and sample weights of 1/8, whose sum is below ddof.
-    pattern, rng = PATTERNS[name], np.random.default_rng(11)
-    dy, parameters = odd(rng, pattern.split), pattern.parameters(rng)
-    one = np.zeros(pattern.shape, bool)
-    one.flat[one.size // 2] = True
-    eighth = np.full(pattern.positions, 0.125)
-    plain = plainly(pattern)
-    chosen = {
-        "all": plain,
-        "one element": replace(plain, arguments={"valid": one}, valid=one.reshape(pattern.split)),
-        "weights of 1/8": replace(plain, arguments={"sample_weight": eighth}, sample_weight=pattern.fill(eighth)),
-    }
-    data = {"a constant": np.full(pattern.split, 7.1), "zeros": np.zeros(pattern.split)}
-    data["any data"] = offset_data(rng, pattern.split)
-    crossed = itertools.product(chosen.items(), data.items(), DEGENERATE)
-    for (kind, way), (sort, x), conventions in every(crossed, thin * (1 if dy.size < 100 else 5)):
-        norm = replace(pattern.norm, **conventions)
-        check(pattern, norm, way, x, dy, parameters, what=f"{norm}, {kind}, {sort}")
-
-
-def test_too_few_elements_for_ddof_give_the_bias_and_no_gradient() -> None:
-    x, dy, bias = np.array([[3.0, 8.0]]), np.array([[2.0, 5.0]]), np.array([0.1, 0.7])
-    for arguments in ({}, {"valid": [True]}, {"sample_weight": [0.5]}, {"sample_weight": [1.0]}):
-        found = run(x, dy, tn.batch(ddof=1), weight=np.full(2, 1e10), bias=bias, **arguments)
-        assert_same_bits(found.y, bias[None], "y")
-        assert_same_bits(found.dx, np.zeros((1, 2)), "dx")
-        assert_same_bits(found.moments.var(1), np.zeros(2), "var")
-        assert_same_bits(found.dweight, np.zeros(2), "dweight")
-        assert_same_bits(found.dbias, dy[0], "dbias")
-    barely = run(x, dy, tn.batch(ddof=1, eps=0.25), weight=np.full(2, 1e10), sample_weight=[1 + 2**-52])
-    assert_same_bits(barely.y, np.zeros((1, 2)), "y")
-    assert_same_bits(barely.moments.count, np.full(2, 1 + 2**-52), "count")
-
-
 def members(pattern: Pattern, at: tuple[int, ...]) -> Array:
     """All elements that share a statistic with the one at this split index."""
     same = np.ones(pattern.split, bool)
@@ -346,7 +232,7 @@ def members(pattern: Pattern, at: tuple[int, ...]) -> Array:
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_nan_and_inf_stay_within_their_statistic_and_show(name: str) -> None:
+def test_nan_and_inf_affect_only_their_own_statistic(name: str) -> None:
     pattern, rng = PATTERNS[name], np.random.default_rng(12)
     clean, dy = offset_data(rng, pattern.shape), odd(rng, pattern.shape)
     parameters = pattern.parameters(rng)
@@ -364,8 +250,8 @@ def test_nan_and_inf_stay_within_their_statistic_and_show(name: str) -> None:
         assert_same_bits(found.y[~here], expected.y[~here], f"{norm}, {bad}: y")
         assert_same_bits(found.dx[~here], expected.dx[~here], f"{norm}, {bad}: dx")
         for one in ("mean", "m2"):
-            mine, theirs = getattr(found.moments, one), getattr(expected.moments, one)
-            assert_same_bits(mine[others], theirs[others], f"{norm}, {bad}: {one}")
+            actual, clean_one = getattr(found.moments, one), getattr(expected.moments, one)
+            assert_same_bits(actual[others], clean_one[others], f"{norm}, {bad}: {one}")
         assert not np.isfinite(found.moments.m2[kept])
         assert np.isnan(found.y.flat[flat])
         if center or np.isnan(bad):
@@ -373,7 +259,7 @@ def test_nan_and_inf_stay_within_their_statistic_and_show(name: str) -> None:
             assert np.isnan(found.dx[here]).all()
 
 
-def test_a_cotangent_of_nan_stays_within_its_statistic() -> None:
+def test_a_nan_in_dy_affects_only_its_own_statistic() -> None:
     x, dy = offset_data(np.random.default_rng(13), (5, 3)), np.ones((5, 3))
     dy[2, 1] = np.nan
     found = run(x, dy, tn.batch(), weight=[1.5, 2.0, 2.5], bias=[0.1, 0.2, 0.3])
@@ -386,7 +272,7 @@ def test_a_cotangent_of_nan_stays_within_its_statistic() -> None:
 @pytest.mark.parametrize(
     "kind", [list, tuple, bool, np.int8, np.uint64, np.float16, np.float32, np.float64, np.longdouble]
 )
-def test_numbers_of_every_kind_are_read_as_numbers(kind: type) -> None:
+def test_numbers_of_every_type_are_accepted(kind: type) -> None:
     numbers = [[1, 0, 1], [0, 0, 1], [1, 1, 0], [1, 0, 0]]
     x, dy, weight, bias = (
         kind(one) if kind in (list, tuple) else np.array(one, kind)
@@ -404,7 +290,7 @@ def test_numbers_of_every_kind_are_read_as_numbers(kind: type) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
 @pytest.mark.parametrize("other", [np.float16, np.float32, np.float64, np.longdouble])
-def test_results_have_the_dtype_of_what_they_belong_to(dtype: type, other: type) -> None:
+def test_results_have_the_dtype_of_their_input(dtype: type, other: type) -> None:
     rng = np.random.default_rng(14)
     x, dy = offset_data(rng, (7, 3)).astype(dtype), odd(rng, (7, 3)).astype(other)
     weight, bias = odd(rng, (3,)).astype(other), odd(rng, (3,)).astype(np.float32)
@@ -431,49 +317,14 @@ def test_given_moments_center_before_they_scale() -> None:
     assert out.moments is moments
 
 
-@pytest.mark.parametrize("ddof", [0, 1])
-@pytest.mark.parametrize("count", [None, 2, 7, [3, 5], 2.5])
-def test_moments_from_a_variance_have_it(ddof: int, count: Any) -> None:
-    mean, var = np.array([1.5, -2.0]), np.array([0.25, 3.0])
-    moments = tn.Moments.from_variance(mean, var, count=count, ddof=ddof)
-    assert_close(moments.var(ddof), var, 2 * ULP * var, "var")
-    assert_same_bits(moments.mean, mean, "mean")
-    assert_close(moments.count, np.broadcast_to(1 + ddof if count is None else count, 2), 0, "count")
-    assert moments.count.dtype == (np.float64 if count == 2.5 else np.int64)
-
-
-def test_a_variance_divides_by_the_count_unless_told_otherwise() -> None:
-    moments = tn.Moments.from_variance([1.0], [4.0], count=8)
-    assert_same_moments(moments, tn.Moments([8], np.ones(1), np.array([32.0])), "moments")
-    assert_same_bits(moments.var(), np.array([4.0]), "var")
-    assert_same_bits(tn.Moments.from_variance([1.0], [4.0]).count, np.array([1]), "count")
-
-
-def test_a_variance_of_too_few_is_nothing() -> None:
-    moments = tn.Moments.from_variance([1.0, 1.0], [4.0, 4.0], count=[1, 2], ddof=1)
-    assert_same_moments(moments, tn.Moments([1, 2], np.ones(2), np.array([0.0, 4.0])), "moments")
-    assert_same_bits(moments.var(1), np.array([0.0, 4.0]), "var")
-    assert_same_bits(tn.Moments([0, 1], np.zeros(2), np.zeros(2)).var(), np.zeros(2), "var")
-
-
-def test_moments_take_anything_that_is_like_an_array() -> None:
+def test_moments_take_array_likes() -> None:
     expected = tn.Moments(np.array([3]), np.array([4.0]), np.array([8.0]))
     assert_same_moments(tn.Moments([3], [4.0], [8.0]), expected, "lists")
-    assert_same_moments(tn.Moments(3, np.array([4]), np.array([8])), expected, "whole numbers")
+    assert_same_moments(tn.Moments(3, np.array([4]), np.array([8])), expected, "integers")
     assert_same_moments(tn.Moments(True, 1, 0), tn.Moments(1, 1.0, 0.0), "a bool")
 
 
-def test_results_show_what_they_are() -> None:
+def test_results_have_a_repr() -> None:
     out = tn.forward([[1.0], [3.0]], tn.batch(eps=0))
     assert repr(out.moments) == "Moments(count=[2], mean=[2.0], m2=[2.0])"
     assert repr(out) == "Normalized(y=array([[-1.],\n       [ 1.]]), moments=Moments(count=[2], mean=[2.0], m2=[2.0]))"
-
-
-def test_the_oracle_knows_what_nothing_is() -> None:
-    # A guard on the guard: an oracle that gives NaN here would be compared with nothing.
-    pattern = PATTERNS["batch (b t c)"]
-    none = np.zeros(pattern.split, bool)
-    dx, dweight, dbias = oracle_backward(none, none, pattern.case(pattern.norm), valid=none)
-    assert not any(dx[i] for i in positions(dx.shape))
-    assert not dweight.any()
-    assert not dbias.any()

@@ -1,4 +1,4 @@
-"""One loop nest for every normalization: the canonical form, and `Norm` as a value."""
+"""The canonical form that every normalization is computed in, and `Norm` as a value."""
 
 import copy
 import itertools
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patterns import PATTERNS, ULP, Array, assert_close, odd, offset_data
+from patterns import PATTERNS, ULP, Array, assert_close, assert_same_bits, assert_same_moments, odd, offset_data
 
 import truenorm as tn
 from truenorm import Norm
@@ -149,7 +149,7 @@ def test_five_loops_over_flat_memory_compute_every_normalization(name: str, cent
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_the_view_is_what_was_worked_out_by_hand(name: str) -> None:
+def test_the_layout_is_the_one_worked_out_by_hand(name: str) -> None:
     pattern = PATTERNS[name]
     layout = pattern.norm.view(pattern.shape)
     assert layout.shape == pattern.shape
@@ -190,7 +190,7 @@ def test_the_view_is_what_was_worked_out_by_hand(name: str) -> None:
     ],
     ids=str,
 )
-def test_hidden_axes_have_names_where_they_are_clear(norm: Norm, shape: tuple[int, ...], names: str) -> None:
+def test_hidden_axes_are_named_b_and_t_if_unambiguous(norm: Norm, shape: tuple[int, ...], names: str) -> None:
     # b is the first axis, t the only other position axis: what lengths= counts in.
     layout = norm.view(shape)
     assert " ".join(axis.name for axis in layout.axes) == names
@@ -199,13 +199,48 @@ def test_hidden_axes_have_names_where_they_are_clear(norm: Norm, shape: tuple[in
     assert layout.find("x") is None
 
 
-def test_views_are_made_once() -> None:
+def test_layouts_are_cached() -> None:
     one, two = tn.group(2), tn.group(2)
     assert one.view((N, T, C)) is one.view([N, T, C])
     assert one.view((N, T, C)) is two.view(np.zeros((N, T, C)).shape)
     assert one.view((N, T, C)) is not one.view((N, L, C))
     assert one.view((N, T, C)) is not tn.group(3).view((N, T, C))  # sizes are no part of the hash
     assert one.view((N, T, C)).split != tn.group(3).view((N, T, C)).split
+
+
+def test_a_shape_is_checked_before_the_cache() -> None:
+    # (2.0, 3.0) and (2, 3) are equal and have one hash: a layout of floats in the cache would serve both.
+    norm = tn.batch(eps=0.125)
+    untyped: Any = norm
+    for before in (False, True):
+        with pytest.raises(ValueError, match="a shape has whole numbers >= 0"):
+            untyped.view((2.0, 3.0))
+        assert norm.view((2, 3)).canonical == (1, 2, 3, 1, 1), before
+    assert all(type(size) is int for size in norm.view(np.array([2, 3])).shape)
+    assert all(type(size) is int for size in norm.view((np.int64(5), np.uint8(3))).shape)
+
+
+def test_ddof_is_an_integer() -> None:
+    untyped: Any = tn.batch
+    assert type(untyped(ddof=np.int64(1)).ddof) is int
+    assert untyped(ddof=np.int64(1)) == tn.batch(ddof=1)
+
+
+def test_a_pattern_is_accepted_in_place_of_a_norm() -> None:
+    x, norm = offset_data(np.random.default_rng(2), (4, 5, 3)), Norm("b [t] c")
+    arguments: dict[str, Any] = {"lengths": [5, 1, 0, 3]}
+    untyped: Any = tn
+    for given in ({}, arguments):
+        found, expected = (untyped.forward(x, one, **given) for one in (norm.pattern, norm))
+        assert found.norm == norm
+        assert_same_bits(found.y, expected.y, "y")
+        assert_same_bits(tn.backward(x, found)[0], tn.backward(x, expected)[0], "dx")
+        assert_same_moments(untyped.measure(x, norm.pattern, **given), expected.moments, "measure")
+        shown = untyped.explain(x, norm.pattern, **given)
+        assert shown.norm == norm
+        assert_same_bits(shown["y"], untyped.explain(x, norm, **given)["y"], "explain")
+    running = tn.running.Running.start((3,), tn.running.torch_convention())
+    assert_same_moments(running.moments("[b t] c"), running.moments(Norm("[b t] c")), "running")
 
 
 NORMS = [
@@ -258,11 +293,11 @@ def test_a_norm_is_a_value(norm: Norm) -> None:
     ],
     ids=str,
 )
-def test_a_norm_shows_what_is_not_the_default(norm: Norm, text: str) -> None:
+def test_the_repr_of_a_norm_omits_defaults(norm: Norm, text: str) -> None:
     assert repr(norm) == text
 
 
-def test_frozen_means_frozen() -> None:
+def test_values_are_immutable() -> None:
     sizes = {"g": 2}
     norm = Norm("b [t] (g [c])", sizes=sizes)
     with pytest.raises(FrozenInstanceError):
@@ -281,7 +316,7 @@ def test_frozen_means_frozen() -> None:
         moments.count = 3
 
 
-def test_what_is_equal_has_one_hash() -> None:
+def test_equal_norms_have_equal_hashes() -> None:
     assert Norm("[c]", eps=1) == Norm("[c]", eps=1.0)
     assert isinstance(Norm("[c]", eps=1).eps, float)
     assert Norm("b (g [c])", sizes={"g": 2}) != Norm("b (g [c])", sizes={"g": 3})
@@ -289,7 +324,7 @@ def test_what_is_equal_has_one_hash() -> None:
     assert Norm("[b] c", sizes={"b": 2, "c": 3}) == Norm("[b] c", sizes={"c": 3, "b": 2})
 
 
-def test_space_in_a_pattern_is_free() -> None:
+def test_space_in_a_pattern_does_not_matter() -> None:
     shape = (N, T, C)
     tight, wide = Norm("b[t](g[c])", sizes={"g": 2}), Norm("  b  [ t ] ( g [ c ] ) ", sizes={"g": 2})
     assert tight.view(shape).axes == wide.view(shape).axes == Norm("b [t] (g [c])", sizes={"g": 2}).view(shape).axes

@@ -1,6 +1,6 @@
-"""What the tests share: a table of patterns, the ways to say what is real, and how results are compared.
+"""What the tests share: a table of patterns, the ways to mark valid elements, and how results are compared.
 
-The axes of every pattern are worked out by hand, so that nothing here leans on the library's own reading.
+The axes of every pattern are worked out by hand, so that nothing here depends on how the library reads it.
 """
 
 import itertools
@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 from oracle import Case, oracle_backward, oracle_forward
 from oracle import Moments as OracleMoments
 
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pattern:
-    """A normalization, and one shape that it meets with the axes worked out by hand.
+    """A normalization of one shape, with the axes worked out by hand.
 
     layout  a word for each axis of x: name:size, then * where it is averaged over and + where weight covers
             it. The pieces of a composed axis are joined by |. Hidden axes have the names that lengths= uses.
@@ -87,12 +88,12 @@ class Pattern:
         return around == {"b", "t"} and self.channel is not None and self.norm.affine is None
 
     def case(self, norm: tn.Norm) -> Case:
-        """The same for the oracle."""
+        """The same normalization for the oracle."""
         axes = [(name, size, reduced) for name, size, reduced, _ in self.pieces]
         return Case(axes, self.weight_axes, norm.eps, norm.center, norm.ddof, norm.eps_at)
 
     def spread(self, table: Array) -> Array:
-        """The split array that holds table[b, t] everywhere in position t of sample b."""
+        """The split array with the value table[b, t] at every element of position t of sample b."""
         names, places = [name for name, *_ in self.pieces], np.indices(self.split)
         return table[places[names.index("b")], places[names.index("t")]]
 
@@ -102,7 +103,7 @@ class Pattern:
         return self.spread(np.arange(extent) < np.asarray(lengths)[:, None])
 
     def parameters(self, rng: np.random.Generator, names: tuple[str, ...] = ("weight", "bias")) -> dict[str, Array]:
-        """Weight and bias, where there can be any."""
+        """Weight and bias, if the pattern can have them."""
         return {} if self.weight_shape is None else {name: odd(rng, self.weight_shape) for name in names}
 
     def pack(self, array: Array, lengths: Array) -> Array:
@@ -111,12 +112,12 @@ class Pattern:
         return rows.reshape(len(rows), -1)
 
     def pack_statistics(self, array: Array, lengths: Array) -> Array:
-        """Of packed rows, each row has statistics of its own where each position has."""
+        """The statistics of packed rows: one for each row if there is one for each position."""
         names = [name for name, _, reduced, _ in self.pieces if not reduced]
         return pack(array, names, lengths) if {"b", "t"} <= set(names) else array
 
     def fill(self, positions: Array) -> Array:
-        """An array over the positions, or of x's rank, spread out to the split shape."""
+        """An array over the positions, or with the rank of x, broadcast to the split shape."""
         if positions.ndim < len(self.shape):
             assert self.channel is not None
             positions = np.expand_dims(positions, self.channel)
@@ -124,7 +125,7 @@ class Pattern:
 
 
 def pack(array: Array, names: list[str], lengths: Array) -> Array:
-    """An array with these axes, b and t moved to the front and made one, without the padding."""
+    """An array with these axes, b and t merged into one at the front, without the padding."""
     padded = np.moveaxis(array, [names.index("b"), names.index("t")], [0, 1])
     return np.concatenate([sample[:length] for sample, length in zip(padded, lengths, strict=True)])
 
@@ -138,7 +139,7 @@ def _norm(pattern: str, **options: Any) -> tn.Norm:
     return tn.Norm(pattern, **options)
 
 
-# Sizes are pairwise distinct, so that no two axes can be mistaken for each other.
+# Sizes are pairwise distinct, so that no two axes can be confused.
 RECIPES = {
     "batch (b c)": Pattern(tn.batch(), "b:7* c:3+"),
     "batch (b t c)": Pattern(tn.batch(), "b:4* t:5* c:3+"),
@@ -187,35 +188,35 @@ OTHERS = {
     ),
 }
 PATTERNS = RECIPES | OTHERS
-# One ragged axis t within b, whose padding is behind: the promise of equal bits is made for these.
+# One ragged axis t within b, with padding at the end: equal bits are promised for these.
 SEQUENCES = {name: one for name, one in PATTERNS.items() if one.has_lengths}
 
 LENGTHS = np.array([3, 0, 5, 1])  # for b:4 and t:5: a part, nothing, everything, a single position
-TIMES = [0.0, 0.5, 1.0, 1.25, 2.0]  # sample weights whose sums are exact: nothing, less than one, more than one
+SAMPLE_WEIGHTS = [0.0, 0.5, 1.0, 1.25, 2.0]  # zero, below one, above one; their sums are exact
 RAGGED = ("nothing", "valid by position", "valid by element", "valid by sample", "lengths", "offsets")
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """One way to say what is real: arguments for the library, the same split for the oracle."""
+    """One way to mark valid elements: arguments for the library, and split arrays for the oracle."""
 
     arguments: dict[str, Array]
     valid: Array | None
     sample_weight: Array | None
-    form: Callable[[Array], Array]  # a split array in the form that the library takes and returns
+    form: Callable[[Array], Array]  # a split array in the shape that the library takes and returns
     statistics: Callable[[Array], Array]  # the same for mean, m2 and count
 
 
 def ragged(pattern: Pattern, kind: str, rng: np.random.Generator, *, weighted: bool = False) -> Ragged | None:
-    """None where the pattern does not allow it."""
+    """The arguments of this kind for a pattern; None if the pattern does not allow them."""
     arguments: dict[str, Array] = {}
     valid: Array | None = None
 
     if kind == "valid by position":
         arguments["valid"] = rng.random(pattern.positions) < 0.6
     elif kind == "valid by element":
-        # Some statistics lose everything: the first index of the last axis. Integers count as booleans.
-        arguments["valid"] = 2 * (rng.random(pattern.shape) < 0.7)
+        # Integers 0 and 1 are booleans. Some statistics have no element: the first index of the last axis.
+        arguments["valid"] = (rng.random(pattern.shape) < 0.7).astype(int)
         arguments["valid"][..., 0] = 0
     elif kind == "valid by sample":
         arguments["valid"] = np.ones((pattern.shape[0], *[1] * (len(pattern.shape) - 1)), bool)
@@ -230,10 +231,10 @@ def ragged(pattern: Pattern, kind: str, rng: np.random.Generator, *, weighted: b
     sample_weight: Array | None = None
     if weighted:
         if kind == "offsets":  # one number for each row, so for b and t
-            sample_weight = pattern.spread(rng.choice(TIMES, (len(LENGTHS), int(LENGTHS.max()))))
+            sample_weight = pattern.spread(rng.choice(SAMPLE_WEIGHTS, (len(LENGTHS), int(LENGTHS.max()))))
             arguments["sample_weight"] = pattern.pack(sample_weight, LENGTHS)[:, 0]
         else:
-            arguments["sample_weight"] = rng.choice(TIMES, pattern.positions)
+            arguments["sample_weight"] = rng.choice(SAMPLE_WEIGHTS, pattern.positions)
             sample_weight = pattern.fill(arguments["sample_weight"])
     if kind == "offsets":
         del arguments["lengths"]
@@ -255,31 +256,38 @@ def ragged(pattern: Pattern, kind: str, rng: np.random.Generator, *, weighted: b
 
 
 def ways(pattern: Pattern, rng: np.random.Generator) -> Iterator[tuple[str, Ragged]]:
-    """Every way to say what is real that the pattern allows."""
+    """Every way to mark valid elements that the pattern allows."""
     for kind, weighted in itertools.product(RAGGED, (False, True)):
         found = ragged(pattern, kind, rng, weighted=weighted)
         if found is not None:
             yield kind + " and sample_weight" * weighted, found
 
 
+def unmasked(pattern: Pattern) -> Ragged:
+    """All elements are valid."""
+    found = ragged(pattern, "nothing", np.random.default_rng(0))
+    assert found is not None
+    return found
+
+
 def every(crossed: Iterable[T], step: int, start: int = 0) -> Iterator[T]:
-    """Every step-th combination of a cross. Its choices are of two, three or four, so no step may divide by these."""
-    assert math.gcd(step, 6) == 1, f"a step of {step} would leave whole choices out"
+    """Every step-th combination of a cross. Factors have 2, 3 or 4 values: a multiple of these would skip some."""
+    assert math.gcd(step, 6) == 1, f"a step of {step} would skip some values altogether"
     return itertools.islice(crossed, start % step, None, step)
 
 
 def odd(rng: np.random.Generator, shape: Shape) -> Array:
-    """Weights, biases and cotangents that hide nothing: none is 0 or 1, both signs, no two alike."""
+    """Weights, biases and cotangents that hide no error: never 0 or 1, both signs, pairwise distinct."""
     return rng.uniform(0.4, 2.3, shape) * rng.choice([-1.0, 1.0], shape)
 
 
 def offset_data(rng: np.random.Generator, shape: Shape) -> Array:
-    """Data whose mean is not 0: a mean that is forgotten, or taken over zeros too, shows."""
+    """Data with a mean far from 0, so that an error in the mean is visible."""
     return rng.normal(3.0, 1.5, shape)
 
 
 def assert_close(actual: Array, expected: Array, bound: float | Array, what: str) -> None:
-    """Finite first, as NaN is close to nothing and compares as nothing; then within the bound."""
+    """Finite (a comparison with NaN is always False), and within the bound."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     assert np.isfinite(actual).all(), f"{what}: not finite:\n{actual}"
@@ -304,17 +312,17 @@ def assert_same_moments(actual: tn.Moments, expected: tn.Moments, what: str) -> 
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that one call forward and back gives."""
+    """All results of one forward and backward."""
 
     y: Array
     dx: Array
-    dweight: Array | None
-    dbias: Array | None
+    dweight: Any  # an array, or None without a weight
+    dbias: Any  # an array, or None without a bias
     moments: tn.Moments
 
 
-def run(x: Array, dy: Array, norm: tn.Norm, **arguments: Any) -> Results:
-    """Forward and back."""
+def run(x: ArrayLike, dy: ArrayLike, norm: tn.Norm, **arguments: Any) -> Results:
+    """Forward and backward."""
     out = tn.forward(x, norm, **arguments)
     return Results(out.y, *tn.backward(dy, out), out.moments)
 
@@ -330,7 +338,7 @@ def assert_same_results(actual: Results, expected: Results, what: str) -> None:
 
 
 def assert_close_results(actual: Results, expected: Results, bound: float, what: str) -> None:
-    """Within the bound; within more of it what is a sum over many elements."""
+    """Within the bound, which is larger for sums over many elements."""
     for name, allowed in (("y", bound), ("dx", bound), ("dweight", 32 * bound), ("dbias", 32 * bound)):
         one, other = getattr(actual, name), getattr(expected, name)
         assert (one is None) == (other is None), f"{what}, {name}"
@@ -339,12 +347,12 @@ def assert_close_results(actual: Results, expected: Results, bound: float, what:
 
 
 def rounding(dtype: type) -> float:
-    """The rounding of one operation: the reference computes in float64, kernels narrow dtypes in float32."""
+    """The rounding of one operation: the reference computes in float64, the kernels in float32 for narrow dtypes."""
     return ULP if engine.engine() == "reference" or dtype is np.float64 else float(np.finfo(np.float32).eps)
 
 
 def magnitude(x: Array, dtype: type) -> float:
-    """The size of the numbers that are rounded: kernels that sum in float32 first take an offset off."""
+    """The size of the numbers that are rounded: kernels that sum in float32 first subtract an offset."""
     if x.size == 0:
         return 0.0
     return float(np.abs(x).max() if rounding(dtype) == ULP else np.ptp(x))
@@ -353,10 +361,10 @@ def magnitude(x: Array, dtype: type) -> float:
 def assert_same_statistics(
     actual: tn.Moments, expected: tn.Moments, x: Array, what: str, dtype: type = np.float64
 ) -> None:
-    """Equal to the rounding of the data, x.
+    """Equal up to the rounding of the data, x.
 
-    A mean is off by a rounding of x, δ; each deviation then by δ too, so m2 = Σ d² by 2 Σ |d| δ + n δ², of
-    which the first is at most 2 δ sqrt(n m2). Beside that come the roundings of the squares and of their sum.
+    A mean is off by a rounding of x, δ; then each deviation is off by δ, too, so m2 = Σ d² by 2 Σ |d| δ + n δ², of
+    which the first is at most 2 δ sqrt(n m2). The squares and their sum are rounded, too.
     """
     delta = 4 * rounding(dtype) * magnitude(x, dtype)
     count, m2 = expected.count, expected.m2
@@ -373,7 +381,7 @@ def moments_of(found: OracleMoments, pattern: Pattern, way: Ragged) -> tn.Moment
 
 
 def other_moments(pattern: Pattern, norm: tn.Norm) -> OracleMoments:
-    """Moments that are not those of x: counts are no whole numbers, the first is too small for ddof=1."""
+    """Moments that are not those of x: counts are not integers, and the first is too small for ddof=1."""
     keys = np.ndindex(pattern.statistics)
     return {key: (0.75 + 1.5 * i, (2.5 - i) * norm.center, 0.5 + 3 * i) for i, key in enumerate(keys)}
 
@@ -391,13 +399,13 @@ def check(
     given: bool = False,
     dtype: type = np.float64,
 ) -> None:
-    """All results against the oracle's on the same, already rounded, numbers."""
+    """Compares all results with those of the oracle for the same, already rounded, numbers."""
     case = pattern.case(norm)
-    told: dict[str, Any] = {"valid": way.valid, "sample_weight": way.sample_weight, "padding": padding}
+    options: dict[str, Any] = {"valid": way.valid, "sample_weight": way.sample_weight, "padding": padding}
     split = tuple(pattern.split[axis] for axis in pattern.weight_axes)
-    told |= {name: parameter.reshape(split) for name, parameter in parameters.items()}
-    y, found = oracle_forward(x, case, moments=other_moments(pattern, norm) if given else None, **told)
-    dx, dweight, dbias = oracle_backward(dy, x, case, moments=found, constant=given, **told)
+    options |= {name: parameter.reshape(split) for name, parameter in parameters.items()}
+    y, found = oracle_forward(x, case, moments=other_moments(pattern, norm) if given else None, **options)
+    dx, dweight, dbias = oracle_backward(dy, x, case, moments=found, constant=given, **options)
     moments = moments_of(found, pattern, way)
 
     arguments: dict[str, Any] = way.arguments | parameters
@@ -407,16 +415,16 @@ def check(
     mine = Results(out.y, *tn.backward(inputs["dy"], out), out.moments)
     assert before == {name: value.tobytes() for name, value in inputs.items()}, f"{what}: an input was modified"
 
-    # Rounding of x and of its mean, of the size of x, reaches xhat through rstd: that is the condition.
-    real = x if way.valid is None else x[way.valid]
-    size = magnitude(np.append(real, moments.mean if rounding(dtype) > ULP else []), dtype)
+    # The rounding of x and of its mean is multiplied by rstd in xhat: this is the condition number.
+    selected = x if way.valid is None else x[way.valid]
+    size = magnitude(np.append(selected, moments.mean if rounding(dtype) > ULP else []), dtype)
     rstd = max((case.rstd(count, m2) for count, _, m2 in found.values()), default=0.0)
     condition = 1 + (size + (np.abs(moments.mean).max(initial=0.0) if rounding(dtype) == ULP else 0.0)) * rstd
     weight = np.abs(parameters.get("weight", np.ones(1))).max(initial=0.0)
     ulps = 16 * rounding(dtype) * condition
 
     def assert_rounded(actual: Array, expected: Array, bound: float, name: str) -> None:
-        """At most half a unit in the last place of a narrower dtype, beside what float64 may lose."""
+        """At most half a unit in the last place of a narrower dtype, in addition to the bound for float64."""
         assert actual.dtype == dtype, f"{what}: {name} is {actual.dtype}"
         half = 0.0 if dtype is np.float64 else 0.5 * np.spacing(np.abs(expected).astype(dtype)).astype(float)
         assert_close(actual, expected, bound + half, f"{what}: {name}")
@@ -432,4 +440,4 @@ def check(
             bound = 16 * rounding(dtype) * factor * np.abs(dy).sum()
             assert_close(gradient, expected.reshape(pattern.weight_shape), bound, f"{what}: d{name}")
     assert mine.moments.count.dtype == (float if given or way.sample_weight is not None else int), what
-    assert_same_statistics(mine.moments, moments, real, what, dtype)
+    assert_same_statistics(mine.moments, moments, selected, what, dtype)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from truenorm.core.mask import Floats, MaskedInput, float_dtype
 from truenorm.core.moments import Moments
-from truenorm.core.norm import Norm
+from truenorm.core.norm import Norm, as_norm
 
 Padding = Literal["zero", "keep"]
 PADDINGS: tuple[Padding, ...] = get_args(Padding)
@@ -62,30 +62,35 @@ class BackwardSums:
 
     def __add__(self, other: BackwardSums) -> BackwardSums:
         if (self.dweight is None, self.dbias is None) != (other.dweight is None, other.dbias is None):
-            raise ValueError("BackwardSums: all parts have a weight, or none has; the same goes for bias.")
-        add = [
-            None if one is None or two is None else one + two
-            for one, two in zip(vars(self).values(), vars(other).values(), strict=True)
-        ]
-        return BackwardSums(*add)  # type: ignore[arg-type]
+            raise ValueError(
+                "BackwardSums: either all parts have a weight or none, and the same for bias, got parts that differ. "
+                "Pass the same weight and bias to every forward."
+            )
+        return BackwardSums(
+            self.dxhat + other.dxhat,
+            self.dxhat_xhat + other.dxhat_xhat,
+            None if self.dweight is None or other.dweight is None else self.dweight + other.dweight,
+            None if self.dbias is None or other.dbias is None else self.dbias + other.dbias,
+        )
 
 
 def check_inputs(
     masked: MaskedInput,
-    norm: Norm,
+    norm: Norm | str,
     weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     moments: Moments | None = None,
     padding: Padding = "zero",
 ) -> Inputs:
     """The other arguments of `forward`, checked against the masked input."""
+    norm = as_norm(norm)
     if padding not in PADDINGS:
-        raise ValueError(f"padding: {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
+        raise ValueError(f"padding must be {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
     if moments is not None and moments.shape != masked.layout.statistics:
-        raise ValueError(f"moments: the shape {masked.layout.statistics} for this x, got {moments.shape}.")
+        raise ValueError(f"moments must have the shape {masked.layout.statistics} for this x, got {moments.shape}.")
     if moments is not None and not norm.center and moments.mean.any():
         raise ValueError(
-            f"moments: a mean of 0 for a normalization that subtracts none, got {moments.mean.flat[0]:g} as the first. "
+            f"moments must have mean 0 if center=False, got {moments.mean.flat[0]:g} as the first. "
             "Measure them with the same norm."
         )
     return Inputs(
@@ -105,7 +110,7 @@ def _parameter(masked: MaskedInput, values: ArrayLike | None, name: str) -> NDAr
     if (dtype := float_dtype(array, name)) is not array.dtype:
         array = array.astype(dtype)
     if shape is None:
-        raise ValueError(f"{name}: the pattern has no axis c to put it on, got shape {array.shape}. Pass affine=.")
+        raise ValueError(f"{name} needs an axis c in the pattern, got shape {array.shape}. Name its axes with affine=.")
     if array.shape != shape:
-        raise ValueError(f"{name}: the shape {shape} for this x, got {array.shape}.")
+        raise ValueError(f"{name} must have the shape {shape} for this x, got {array.shape}.")
     return array

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from truenorm.core.layout import Layout
-from truenorm.core.norm import Norm
+from truenorm.core.norm import Norm, as_norm
 
 Floats = NDArray[np.floating[Any]]
 Arrays = TypeVar("Arrays", bound=Any)  # NumPy's, or torch's
@@ -80,7 +80,7 @@ class MaskedInput:
         array = _as_array(values, like)
         float_dtype(array, like)
         if array.shape != self.source.shape:
-            raise ValueError(f"{like}: has the shape of x, {self.source.shape}, got {array.shape}.")
+            raise ValueError(f"{like} must have the shape of x, {self.source.shape}, got {array.shape}.")
         return array
 
     def restore(self, values: Floats, *, keep: ArrayLike | None = None) -> Floats:
@@ -99,7 +99,7 @@ class MaskedInput:
 
 def mask_input(
     x: ArrayLike,
-    norm: Norm,
+    norm: Norm | str,
     *,
     valid: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
@@ -107,8 +107,7 @@ def mask_input(
     sample_weight: ArrayLike | None = None,
 ) -> MaskedInput:
     """The one place where `valid`, `lengths`, `offsets` and `sample_weight` are read and checked."""
-    if not isinstance(norm, Norm):
-        raise TypeError(f"norm: a Norm, got {norm!r}. Make one with tn.Norm('[b t] c') or a recipe such as tn.batch().")
+    norm = as_norm(norm)
     source = _as_array(x, "x")
     dtype = float_dtype(source, "x")
     if valid is None and lengths is None and offsets is None and sample_weight is None:
@@ -117,8 +116,8 @@ def mask_input(
     given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:
         raise ValueError(
-            f"{given[0]}: at most one of valid, lengths and offsets, got {' and '.join(given)}. "
-            "Each of them says which elements are real: choose one."
+            f"{given[0]}: pass only one of valid, lengths and offsets, got {' and '.join(given)}. "
+            "Each of them says which elements are valid."
         )
     shape, bounds = source.shape, None
     if offsets is not None:
@@ -140,7 +139,10 @@ def mask_input(
         bad = ~(np.isfinite(weights) & (weights >= 0))
         if bad.any():
             worst = weights[bad].flat[0]
-            raise ValueError(f"sample_weight: finite and >= 0, got {worst:g}. A position of weight 2 counts twice.")
+            raise ValueError(
+                f"sample_weight must be finite and >= 0, got {worst:g}. "
+                "A position of weight 2 counts twice, of weight 0 not at all."
+            )
     return masked
 
 
@@ -154,7 +156,7 @@ def _as_array(values: ArrayLike, name: str) -> NDArray[Any]:
     if type(values) is np.ndarray:
         return values
     if isinstance(values, np.ma.MaskedArray):
-        raise TypeError(f"{name}: a plain array, got a masked one. Pass its .data, and valid=~x.mask.")
+        raise TypeError(f"{name} must be a plain array, got a masked array. Pass its .data, and valid=~x.mask.")
     return np.asarray(values)
 
 
@@ -166,14 +168,28 @@ def float_dtype(values: NDArray[Any], name: str) -> np.dtype[Any]:
     if dtype.kind in "biu":
         return np.dtype(np.float64)
     if not np.can_cast(dtype, np.longdouble):
-        raise TypeError(f"{name}: real numbers, got dtype {dtype}. Convert it to a float dtype first.")
+        raise TypeError(f"{name} must hold real numbers, got dtype {dtype}. Convert it to a float dtype first.")
     return dtype
 
 
 def _mask_of_valid(layout: Layout, valid: ArrayLike) -> NDArray[np.bool_]:
     mask = np.asarray(valid)
     if mask.dtype.kind not in "biu":
-        raise TypeError(f"valid: booleans or integers, got {mask.dtype}. Weights go into sample_weight.")
+        raise TypeError(
+            f"valid must hold booleans, got dtype {mask.dtype}. Convert it: valid.astype(bool), or valid.bool() in "
+            "PyTorch. Weights belong in sample_weight=."
+        )
+    if mask.dtype.kind != "b":
+        if mask.shape == layout.shape[:1] and len(layout.positions) > 1:
+            raise ValueError(
+                f"valid must have a position axis, got {len(mask)} integers for x of shape {layout.shape}. "
+                "The lengths of the samples belong in lengths=."
+            )
+        if (other := mask[(mask != 0) & (mask != 1)]).size:
+            raise ValueError(
+                f"valid must hold booleans or the integers 0 and 1, got {other[0]}. Segment ids are not a mask: pass "
+                "valid=ids != 0 if 0 marks the padding."
+            )
     return by_rank(layout, mask.astype(bool), "valid")
 
 
@@ -186,7 +202,9 @@ def by_rank(layout: Layout, array: Arrays, name: str) -> Arrays:
         shape = (*shape[: layout.channel], 1, *shape[layout.channel :])
     if len(shape) != len(full) or any(size not in (1, expected) for size, expected in zip(shape, full, strict=True)):
         choices = f"{positions} (x without its channel axis) or {full}" if fewer < len(full) else f"{full}"
-        raise ValueError(f"{name}: the shape {choices}, each axis equal or 1, got {array.shape} for x {full}.")
+        raise ValueError(
+            f"{name} must have the shape {choices}, or 1 along some axes, got {array.shape} for x of shape {full}."
+        )
     found: Arrays = array.reshape(layout.spread(shape))
     return found
 
@@ -196,44 +214,52 @@ def _position_weights(layout: Layout, sample_weight: ArrayLike, rows: NDArray[np
     if rows is not None:
         packed = int(rows.sum())
         if weights.shape not in ((packed,), (packed, 1)):
-            raise ValueError(f"sample_weight: one for each of the {packed} packed rows, got shape {weights.shape}.")
+            raise ValueError(
+                f"sample_weight must have the shape ({packed},), one for each packed row, got {weights.shape}."
+            )
         weights = _pad(weights.reshape(packed, 1), rows)
     weights = by_rank(layout, weights, "sample_weight")
     channels = [i for i, axis in enumerate(layout.axes) if axis.source == layout.channel]
     if any(weights.shape[i] > 1 for i in channels):
         raise ValueError(
-            f"sample_weight: one number for each position {layout.positions}, got one for each channel too. "
-            "Leave the channel axis out, or let it have size 1."
+            f"sample_weight must have one number for each position, {layout.positions}, got one for each channel too. "
+            "Leave the channel axis out, or give it size 1."
         )
     return weights
 
 
-def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(
-            f"{name}: a row of whole numbers, got shape {array.shape} and dtype {array.dtype}. "
-            "Convert it to integers; a mask of what is real goes into valid=."
-        )
-    return array.astype(np.int64)
-
-
 def _check_lengths(layout: Layout, lengths: ArrayLike) -> NDArray[np.int64]:
-    counts = _integers(lengths, "lengths")
     b, t = layout.find("b"), layout.find("t")
     if b is None or t is None:
         names = ", ".join(axis.name for axis in layout.axes)
         raise ValueError(
-            f"lengths: axes b and t to count in, got x {layout.shape} with the axes {names}. "
-            "Pass valid=, which works for every shape, or name them in the pattern."
+            f"lengths needs a batch axis b and a position axis t, but x of shape {layout.shape} has the axes {names}. "
+            "Use valid= instead, or name the axes in the pattern."
         )
     samples, extent = layout.axes[b].size, layout.axes[t].size
-    if len(counts) != samples:
-        raise ValueError(f"lengths: one for each of the {samples} samples, got {len(counts)}.")
+    array = np.asarray(lengths)
+    if array.shape != (samples,):
+        fix = " Pass lengths.squeeze(1)." if array.shape == (samples, 1) else ""
+        raise ValueError(f"lengths must have the shape ({samples},), one for each sample, got {array.shape}.{fix}")
+    kind = array.dtype.kind
+    if array.size and kind not in "iu":
+        fix = "Convert it: lengths.astype(int), or lengths.long() in PyTorch."
+        if kind == "b":
+            fix = "A mask belongs in valid=."
+        elif kind == "f" and array.min() >= 0 and 0 < array.max() <= 1:
+            fix = (
+                f"If they are relative, from 0 to 1, pass (lengths * {extent}).round().astype(int), or "
+                f"(lengths * {extent}).round().long() in PyTorch."
+            )
+        raise ValueError(f"lengths must hold integers, got dtype {array.dtype}. {fix}")
+    counts = array.astype(np.int64)
     outside = np.flatnonzero((counts < 0) | (counts > extent))
     if outside.size:
         i = outside[0]
-        raise ValueError(f"lengths: from 0 to the {extent} positions of x, got {counts[i]} at index {i}.")
+        raise ValueError(
+            f"lengths must be from 0 to {extent}, the size of axis t, got {counts[i]} at index {i}. "
+            "If x was cropped or strided, pass the lengths after that."
+        )
     return counts
 
 
@@ -248,11 +274,17 @@ def _mask_of_lengths(layout: Layout, lengths: NDArray[np.int64]) -> NDArray[np.b
 def _check_offsets(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[Norm, NDArray[np.int64] | None]:
     """The normalization of packed rows (rows, c), and the offsets if its statistics depend on them."""
     norm, one_axis = packed_norm(norm, shape)
-    bounds = _integers(offsets, "offsets")
+    array = np.asarray(offsets)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"offsets must be a vector of integers, got shape {array.shape} and dtype {array.dtype}. "
+            "Pass the cumulative lengths with a 0 in front."
+        )
+    bounds = array.astype(np.int64)
     if not (len(bounds) and bounds[0] == 0 and bounds[-1] == shape[0] and (np.diff(bounds) >= 0).all()):
         raise ValueError(
-            f"offsets: rise from 0 to the {shape[0]} rows of x, got {bounds.tolist()}. "
-            "They are the cumulative lengths, with a 0 in front."
+            f"offsets must rise from 0 to {shape[0]}, the number of rows of x, got {bounds.tolist()}. "
+            "Pass the cumulative lengths with a 0 in front."
         )
     return norm, None if one_axis else bounds
 
@@ -264,7 +296,7 @@ def packed_norm(norm: Norm, shape: tuple[int, ...]) -> tuple[Norm, bool]:
     and the axes are t and c. Otherwise the axes are b, t and c.
     """
     if len(shape) != 2:
-        raise ValueError(f"offsets: x is packed, (rows, c), got shape {shape}. For padded x pass lengths=.")
+        raise ValueError(f"offsets needs packed x of shape (rows, c), got shape {shape}. For padded x pass lengths=.")
     by_name = {piece.name: piece.reduced for axis in norm.axes for piece in axis.pieces}
     hidden = by_name.pop("...", None)
     b, t = by_name.pop("b", hidden), by_name.pop("t", hidden)
@@ -272,7 +304,7 @@ def packed_norm(norm: Norm, shape: tuple[int, ...]) -> tuple[Norm, bool]:
     names = set() if channel is None else {piece.name for piece in channel.pieces}
     if b is None or t is None or channel is None or set(by_name) != names or norm.affine is not None:
         raise ValueError(
-            f"offsets: a pattern with the axes b, t and c only, got {norm!r}. "
+            f"offsets needs a pattern with the axes b, t and c only, got {norm!r}. "
             "Packed rows have no other axes: pad x, and pass lengths= or valid=."
         )
     positions = "[t]" if t else "t"

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from truenorm.core.mask import Floats, MaskedInput, as_floats, mask_input
-from truenorm.core.norm import Norm
+from truenorm.core.norm import Norm, as_norm
 
 # Overflow to inf, and NaN from inf - inf, are expected results here: no warnings from NumPy.
 ignore_floating_point_errors = np.errstate(all="ignore")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Moments:
     """The number of elements, their mean, and the sum of their squared deviations from it.
 
@@ -43,16 +43,15 @@ class Moments:
     mean: Floats
     m2: Floats
 
-    def __post_init__(self) -> None:
-        mean, m2 = (as_floats(one, "Moments") for one in (self.mean, self.m2))
-        count = np.asarray(self.count)
+    def __init__(self, count: ArrayLike, mean: ArrayLike, m2: ArrayLike) -> None:
+        mean, m2, count = as_floats(mean, "Moments"), as_floats(m2, "Moments"), np.asarray(count)
         count = count.astype(np.int64 if count.dtype.kind in "biu" else np.float64, copy=False)
         if mean.shape != m2.shape or count.shape not in ((), mean.shape):
             raise ValueError(
-                f"Moments: one shape for all, got count {count.shape}, mean {mean.shape} and m2 {m2.shape}."
+                f"Moments: all must have one shape, got count {count.shape}, mean {mean.shape} and m2 {m2.shape}."
             )
         if (count < 0).any() or (m2 < 0).any():
-            raise ValueError(f"Moments: count and m2 are >= 0, got {count.min()} and {m2.min()} as the least.")
+            raise ValueError(f"Moments: count and m2 must be >= 0, got minima of {count.min()} and {m2.min()}.")
         object.__setattr__(self, "count", np.broadcast_to(count, mean.shape))
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "m2", m2)
@@ -67,7 +66,7 @@ class Moments:
         array([4.])
         """
         number = np.asarray(1 + ddof if count is None else count)
-        return cls(number, np.asarray(mean), np.asarray(var) * np.maximum(number - ddof, 0))
+        return cls(number, mean, np.asarray(var) * np.maximum(number - ddof, 0))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,7 +91,7 @@ class Moments:
 @ignore_floating_point_errors
 def measure(
     x: ArrayLike,
-    norm: Norm,
+    norm: Norm | str,
     *,
     valid: ArrayLike | None = None,
     lengths: ArrayLike | None = None,
@@ -112,11 +111,11 @@ def measure(
     )
 
 
-def measure_masked(masked: MaskedInput, norm: Norm) -> Moments:
+def measure_masked(masked: MaskedInput, norm: Norm | str) -> Moments:
     """`measure` for input that is masked already."""
     layout = masked.layout
     weight = masked.sample_weight if masked.sample_weight is not None else masked.valid
-    moments = weighted_moments(masked.x, weight, layout.reduced, center=norm.center)
+    moments = weighted_moments(masked.x, weight, layout.reduced, center=as_norm(norm).center)
     return Moments(*(np.broadcast_to(one, layout.statistics_split).reshape(layout.statistics) for one in moments))
 
 
@@ -129,13 +128,13 @@ def merge(*parts: Moments) -> Moments:
     Moments(count=4, mean=5.0, m2=20.0)
     """
     if not parts:
-        raise ValueError("merge: at least one Moments, got none.")
+        raise ValueError("merge needs at least one Moments, got none.")
     for part in parts:
         if not isinstance(part, Moments):
-            raise TypeError(f"merge: Moments, got {type(part).__name__}. Pass them one by one: merge(one, two).")
+            raise TypeError(f"merge takes Moments, got {type(part).__name__}. Pass them one by one: merge(one, two).")
     shapes = {part.shape for part in parts}
     if len(shapes) > 1:
-        raise ValueError(f"merge: Moments of one shape, got {' and '.join(map(str, sorted(shapes)))}.")
+        raise ValueError(f"merge needs Moments of one shape, got {' and '.join(map(str, sorted(shapes)))}.")
     counts = np.stack([part.count for part in parts])
     means = np.where(counts > 0, np.stack([part.mean for part in parts]), 0.0)
     within = np.where(counts > 0, np.stack([part.m2 for part in parts]), 0.0)

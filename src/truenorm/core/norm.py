@@ -72,8 +72,8 @@ class Norm:
             raise ValueError(f"Norm: eps is a finite number >= 0, got {self.eps!r}. The usual one is 1e-5.")
         if not isinstance(self.center, bool):
             raise TypeError(f"Norm: center is True or False, got {self.center!r}.")
-        _check_choice("ddof", self.ddof, (0, 1))
-        _check_choice("eps_at", self.eps_at, get_args(EpsAt))
+        check_choice("Norm", "ddof", self.ddof, (0, 1))
+        check_choice("Norm", "eps_at", self.eps_at, get_args(EpsAt))
         if not self.center and self.ddof:
             raise ValueError(
                 "Norm: ddof=1 corrects for a mean that was estimated, got center=False. Use ddof=0 with it."
@@ -90,6 +90,7 @@ class Norm:
         self._check_sizes()
         frozen = MappingProxyType({name: int(size) for name, size in self.sizes.items()})
         object.__setattr__(self, "sizes", frozen)
+        object.__setattr__(self, "ddof", int(self.ddof))
         _ = self.affine_axes  # raises now if affine cannot be read, not at the first array
 
     @cached_property
@@ -111,7 +112,11 @@ class Norm:
 
     def view(self, shape: Sequence[int]) -> Layout:
         """This normalization applied to an array of this shape: see `truenorm.core.layout.Layout`."""
-        return layout_of(self, tuple(shape))
+        sizes = tuple(shape)
+        for size in sizes:  # before the cache, in which (2.0, 3.0) is (2, 3)
+            if type(size) is not int or size < 0:
+                sizes = _check_shape(sizes)
+        return layout_of(self, sizes)
 
     def _check_sizes(self) -> None:
         known = [name for axis in self.axes for name in axis.names]
@@ -126,8 +131,8 @@ class Norm:
         for axis in self.axes:
             unknown = [name for name in axis.names if name not in self.sizes]
             if len(axis.pieces) > 1 and len(unknown) > 1:
-                fix = f"Give the others' sizes, such as sizes={{{unknown[0]!r}: 8}}."
-                rule = f"of a composed axis only one size may be open, not {' and '.join(unknown)}"
+                fix = f"Give the sizes of the others, such as sizes={{{unknown[0]!r}: 8}}."
+                rule = f"only one piece of a composed axis may have no size, not {' and '.join(unknown)}"
                 raise PatternError(rule, self.pattern, axis.start, axis.stop, fix)
 
     def _values(self) -> dict[str, Any]:
@@ -176,7 +181,9 @@ def as_norm(norm: Norm | str) -> Norm:
         return norm
     if isinstance(norm, str):
         return _norm_from_pattern(norm)
-    raise TypeError(f"norm: a Norm or a pattern, got {norm!r}. Write '[b t] c', or use a recipe such as tn.batch().")
+    raise TypeError(
+        f"norm must be a Norm or a pattern, got {norm!r}. Write '[b t] c', or use a recipe such as tn.batch()."
+    )
 
 
 _norm_from_pattern = lru_cache(maxsize=512)(Norm)
@@ -221,10 +228,17 @@ def group(groups: int, channels: Channels = "last", **options: Unpack[Options]) 
 
 
 def _pattern(channels: Channels, *, last: str, second: str) -> str:
-    _check_choice("channels", channels, get_args(Channels))
+    check_choice("Norm", "channels", channels, get_args(Channels))
     return last if channels == "last" else second
 
 
-def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if isinstance(value, bool) or value not in choices:
-        raise ValueError(f"Norm: {name} is {' or '.join(map(repr, choices))}, got {value!r}.")
+def _check_shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    if any(not isinstance(size, Integral) or isinstance(size, bool) or size < 0 for size in shape):
+        raise ValueError(f"Norm: a shape has whole numbers >= 0, got {shape}. Pass x.shape.")
+    return tuple(int(size) for size in shape)
+
+
+def check_choice(owner: str, name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raises a `ValueError` unless the value is one of these strings or integers."""
+    if not isinstance(value, str | Integral) or isinstance(value, bool) or value not in choices:
+        raise ValueError(f"{owner}: {name} is {' or '.join(map(repr, choices))}, got {value!r}.")

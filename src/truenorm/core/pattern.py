@@ -108,7 +108,7 @@ def parse(text: str, *, what: str = "pattern") -> tuple[PatternAxis, ...]:
             parenthesis = None
         else:
             if word in seen:
-                raise fail(f"{word!r} stands twice", start, stop, "Give every axis a name of its own.")
+                raise fail(f"{word!r} occurs twice", start, stop, "Give every axis a name of its own.")
             seen.add(word)
             piece = Piece(word, reduced=bracket is not None)
             if bracket is not None:

@@ -37,7 +37,7 @@ from truenorm.core.norm import Norm
 
 def forward(
     x: ArrayLike,
-    norm: Norm,
+    norm: Norm | str,
     *,
     weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from truenorm.core.mask import Floats
 from truenorm.core.moments import Moments, merge
-from truenorm.core.norm import Norm
+from truenorm.core.norm import Norm, as_norm, check_choice
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Convention:
     ddof: Literal[0, 1]  # of the stored variance; batches are normalised with the ddof of the norm
 
     def __post_init__(self) -> None:
+        check_choice("Convention", "ddof", self.ddof, (0, 1))
         if self.momentum in (None, "pooled"):
             return
         if not (isinstance(self.momentum, float) and 0 <= self.momentum <= 1):
@@ -76,13 +77,15 @@ class Running:
     def start(cls, shape: tuple[int, ...], convention: Convention) -> Running:
         """Mean 0, variance 1: a normalization with these leaves its input (almost) as it is."""
         if not isinstance(convention, Convention):
-            raise TypeError(f"Running: a Convention, got {convention!r}. Make one with torch_convention().")
+            raise TypeError(
+                f"Running: convention must be a Convention, got {convention!r}. Make one with torch_convention()."
+            )
         return cls(np.zeros(shape), np.ones(shape), np.zeros(shape, np.int64), convention)
 
     def update(self, batch: Moments) -> Running:
         """These statistics after one more batch."""
         if batch.shape != self.mean.shape:
-            raise ValueError(f"Running: moments of the shape {self.mean.shape}, got {batch.shape}.")
+            raise ValueError(f"Running: moments must have the shape {self.mean.shape}, got {batch.shape}.")
         momentum, ddof = self.convention.momentum, self.convention.ddof
         if (
             isinstance(momentum, float)
@@ -122,6 +125,6 @@ class Running:
         )
         return later
 
-    def moments(self, norm: Norm) -> Moments:
+    def moments(self, norm: Norm | str) -> Moments:
         """These statistics as the constants of `forward(x, norm, moments=...)`."""
-        return Moments.from_variance(self.mean, self.var, ddof=norm.ddof)
+        return Moments.from_variance(self.mean, self.var, ddof=as_norm(norm).ddof)

@@ -1,0 +1,137 @@
+"""The messages for moments, weight, bias and running statistics, with their full texts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from errors import Call, assert_message, untested_raises
+
+import truenorm
+from truenorm.core import inputs, moments, reference, running
+from truenorm.core.running import torch_convention
+
+# Untyped: most of these calls are wrong on purpose.
+tn: Any = truenorm
+Norm: Any = truenorm.Norm
+Convention: Any = running.Convention
+Running: Any = running.Running
+X = np.arange(24.0).reshape(2, 4, 3)
+
+
+def sums_of(*parameters: str) -> Any:
+    """Backward sums of a forward with these parameters."""
+    return tn.backward_sums(X, tn.forward(X, tn.batch(), **{name: np.ones(3) for name in parameters}))
+
+
+VALUE_ERRORS: list[tuple[Call, str]] = [
+    (
+        lambda: tn.Moments(np.ones(3), np.zeros(2), np.zeros(2)),
+        "Moments: all must have one shape, got count (3,), mean (2,) and m2 (2,).",
+    ),
+    (
+        lambda: tn.Moments(np.ones((2, 2)), np.zeros(2), np.zeros(2)),
+        "Moments: all must have one shape, got count (2, 2), mean (2,) and m2 (2,).",
+    ),
+    (
+        lambda: tn.Moments(3, np.zeros(2), np.zeros(1)),
+        "Moments: all must have one shape, got count (), mean (2,) and m2 (1,).",
+    ),
+    (
+        lambda: tn.Moments(-1, 0.0, 0.0),
+        "Moments: count and m2 must be >= 0, got minima of -1 and 0.0.",
+    ),
+    (
+        lambda: tn.Moments([1, 2], np.zeros(2), np.array([-0.5, 1.0])),
+        "Moments: count and m2 must be >= 0, got minima of 1 and -0.5.",
+    ),
+    (
+        lambda: tn.merge(),
+        "merge needs at least one Moments, got none.",
+    ),
+    (
+        lambda: tn.merge(tn.measure(X, tn.batch()), tn.measure(X, tn.layer())),
+        "merge needs Moments of one shape, got (2, 4) and (3,).",
+    ),
+    (
+        lambda: tn.forward(X, tn.batch(), padding="same"),
+        "padding must be 'zero' or 'keep', got 'same'.",
+    ),
+    (
+        lambda: tn.forward(X, tn.batch(), moments=tn.measure(X, tn.layer())),
+        "moments must have the shape (3,) for this x, got (2, 4).",
+    ),
+    (
+        lambda: tn.forward(X, tn.rms(), moments=tn.Moments(3, np.full((2, 4), 0.5), np.ones((2, 4)))),
+        "moments must have mean 0 if center=False, got 0.5 as the first. Measure them with the same norm.",
+    ),
+    (
+        lambda: tn.forward(X, tn.batch(), weight=np.ones(4)),
+        "weight must have the shape (3,) for this x, got (4,).",
+    ),
+    (
+        lambda: tn.forward(X, tn.batch(), bias=1.0),
+        "bias must have the shape (3,) for this x, got ().",
+    ),
+    (
+        lambda: tn.forward(X[0], Norm("b [t]"), weight=np.ones(4)),
+        "weight needs an axis c in the pattern, got shape (4,). Name its axes with affine=.",
+    ),
+    (
+        lambda: sums_of("weight") + sums_of(),
+        "BackwardSums: either all parts have a weight or none, and the same for bias, got parts that differ. "
+        "Pass the same weight and bias to every forward.",
+    ),
+    (
+        lambda: sums_of("weight", "bias") + sums_of("weight"),
+        "BackwardSums: either all parts have a weight or none, and the same for bias, got parts that differ. "
+        "Pass the same weight and bias to every forward.",
+    ),
+    (
+        lambda: Convention(1.5, ddof=0),
+        "Convention: momentum is a float from 0 to 1, None or 'pooled', got 1.5. It is the weight of the new batch.",
+    ),
+    (
+        lambda: Convention(0.1, ddof=2),
+        "Convention: ddof is 0 or 1, got 2.",
+    ),
+    (
+        lambda: Convention("pooled", ddof=1.0),
+        "Convention: ddof is 0 or 1, got 1.0.",
+    ),
+    (
+        lambda: Running.start((2,), torch_convention()).update(tn.measure(np.ones((4, 3)), tn.batch())),
+        "Running: moments must have the shape (2,), got (3,).",
+    ),
+]
+TYPE_ERRORS: list[tuple[Call, str]] = [
+    (
+        lambda: tn.merge([1, 2]),
+        "merge takes Moments, got list. Pass them one by one: merge(one, two).",
+    ),
+    (
+        lambda: tn.backward(X, X),
+        "backward: dy and what forward returned, got ndarray as the second.",
+    ),
+    (
+        lambda: tn.forward(X, tn.batch(), weight=["a", "b", "c"]),
+        "weight must hold real numbers, got dtype <U1. Convert it to a float dtype first.",
+    ),
+    (
+        lambda: Running.start((2,), "torch"),
+        "Running: convention must be a Convention, got 'torch'. Make one with torch_convention().",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), VALUE_ERRORS)
+def test_wrong_values_of_moments_and_parameters_have_a_message(call: Call, text: str) -> None:
+    assert_message(call, ValueError, text)
+
+
+@pytest.mark.parametrize(("call", "text"), TYPE_ERRORS)
+def test_wrong_types_of_moments_and_parameters_have_a_message(call: Call, text: str) -> None:
+    assert_message(call, TypeError, text)
+
+
+def test_every_error_of_moments_and_parameters_is_in_the_tables() -> None:
+    assert not untested_raises((moments, inputs, reference, running), [call for call, *_ in VALUE_ERRORS + TYPE_ERRORS])
