@@ -96,7 +96,7 @@ class Explanation:
 @ignore_floating_point_errors
 def explain(
     x: ArrayLike,
-    norm: Norm,
+    norm: Norm | str,
     *,
     weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
@@ -134,7 +134,7 @@ def explain(
     layout = out.masked.layout
     left_out = notebook.left_out
     return Explanation(
-        norm=norm,
+        norm=out.norm,
         shape=out.y.shape,
         averaged=tuple(axis.name for axis in layout.axes if axis.reduced),
         kept=tuple(axis.name for axis in layout.axes if not axis.reduced),
