@@ -64,8 +64,8 @@ ERRORS = [
     (["fine.csv", "--pattern", "[b c"], "Norm: '[' is never closed, got pattern '[b c'. Close it with ']'."),
     (
         ["fine.csv", "--pattern", "[b] (g c)"],
-        "Norm: of a composed axis only one size may be open, not g and c, got pattern '[b] (g c)'. "
-        "Give the others' sizes, such as sizes={'g': 8}.",
+        "Norm: only one piece of a composed axis may have no size, not g and c, got pattern '[b] (g c)'. "
+        "Give the sizes of the others, such as sizes={'g': 8}.",
     ),
     (
         ["fine.csv", "--pattern", "[b] t c"],
@@ -99,11 +99,15 @@ ERRORS = [
         "--lengths: 2 sequences of equal extent, got 3 rows in the input. Pad the shorter sequences with rows of "
         "zeros. See 'truenorm explain --help'.",
     ),
-    (["fine.csv", "--lengths", "4"], "lengths: from 0 to the 3 positions of x, got 4 at index 0."),
+    (
+        ["fine.csv", "--lengths", "4"],
+        "lengths must be from 0 to 3, the size of axis t, got 4 at index 0. "
+        "If x was cropped or strided, pass the lengths after that.",
+    ),
     (["fine.csv", "--lengths", "1.5"], "--lengths: whole numbers separated by commas, got '1.5'."),
     (["fine.csv", "--weight", "1,x"], "--weight: numbers separated by commas, got 'x' as number 2."),
-    (["fine.csv", "--weight", "1,2"], "weight: the shape (3,) for this x, got (2,)."),
-    (["fine.csv", "--dy", "1,0"], "dy: has the shape of x, (3, 3), got (1, 2)."),
+    (["fine.csv", "--weight", "1,2"], "weight must have the shape (3,) for this x, got (2,)."),
+    (["fine.csv", "--dy", "1,0"], "dy must have the shape of x, (3, 3), got (1, 2)."),
     (["fine.csv", "--dy", "missing.csv"], "missing.csv: No such file or directory."),
     (["fine.csv", "--eps", "-1"], "Norm: eps is a finite number >= 0, got -1.0. The usual one is 1e-5."),
     (["fine.csv", "--ddof", "2"], "Norm: ddof is 0 or 1, got 2."),

@@ -269,7 +269,7 @@ def test_39_rank_decides_what_valid_means_never_size() -> None:
     rows = x.transpose(1, 2)[valid]
     torch.testing.assert_close(y.transpose(1, 2)[valid], nn.BatchNorm1d(4)(rows))
     with pytest.raises(
-        ValueError, match=r"valid: the shape \(4, 4\) .* or \(4, 4, 4\), each axis equal or 1, got \(4,\)"
+        ValueError, match=r"valid must have the shape \(4, 4\) .* or \(4, 4, 4\), or 1 along some axes, got \(4,\)"
     ):
         tnt.BatchNorm1d(4)(x, valid=torch.ones(4, dtype=torch.bool))
 

@@ -25,19 +25,22 @@ def test_mistakes_get_a_message_that_says_what_to_do() -> None:
     layer, x = tnt.BatchNorm1d(3), normal(2, 3, 4)
     ones = torch.ones(2, 4)
     for told, words in (
-        ({"lengths": torch.tensor([4, 5])}, r"lengths: from 0 to the 4 positions of x, got 5 at index 1\."),
-        ({"lengths": torch.tensor([4, 4, 4])}, r"lengths: one for each of the 2 samples, got 3\."),
-        ({"lengths": torch.tensor([4.0, 2.0])}, r"lengths: a row of whole numbers"),
-        ({"valid": ones}, r"valid: booleans or integers, got float32\. Weights go into sample_weight\."),
-        ({"valid": torch.ones(2, 1, 1, 4, dtype=torch.bool)}, r"valid: the shape \(2, 4\)"),
-        ({"valid": ones.bool(), "lengths": torch.tensor([4, 2])}, r"at most one of valid, lengths and offsets"),
+        ({"lengths": torch.tensor([4, 5])}, r"lengths must be from 0 to 4, the size of axis t, got 5 at index 1\."),
+        (
+            {"lengths": torch.tensor([4, 4, 4])},
+            r"lengths must have the shape \(2,\), one for each sample, got \(3,\)\.",
+        ),
+        ({"lengths": torch.tensor([4.0, 2.0])}, r"lengths must hold integers, got dtype float32\. Convert it: lengths"),
+        ({"valid": ones}, r"valid must hold booleans, got dtype float32\. Convert it: .* valid\.bool\(\) in PyTorch\."),
+        ({"valid": torch.ones(2, 1, 1, 4, dtype=torch.bool)}, r"valid must have the shape \(2, 4\)"),
+        ({"valid": ones.bool(), "lengths": torch.tensor([4, 2])}, r"pass only one of valid, lengths and offsets"),
         ({"offsets": torch.tensor([0, 2])}, r"offsets: x is packed, \(rows, c\), got shape \(2, 3, 4\)"),
-        ({"sample_weight": -ones}, r"sample_weight: finite and >= 0, got -1"),
+        ({"sample_weight": -ones}, r"sample_weight must be finite and >= 0, got -1"),
         ({"lengths": torch.tensor([4, 2], device="meta")}, r"lengths: on the device of x, cpu, got meta\. Move it"),
     ):
         with pytest.raises((ValueError, TypeError), match=words):
             layer(x, **told)
-    with pytest.raises(ValueError, match="lengths: axes b and t to count in"):
+    with pytest.raises(ValueError, match="lengths needs a batch axis b and a position axis t"):
         tnt.BatchNorm2d(3)(normal(2, 3, 4, 5), lengths=torch.tensor([4, 2]))
     nested = torch.nested.nested_tensor([normal(2, 3), normal(4, 3)], layout=torch.jagged)
     with pytest.raises(ValueError, match="lengths: not beside a nested tensor, which says itself what is real"):
