@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from hypothesis import settings
@@ -52,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def on_engine(request: pytest.FixtureRequest) -> Iterator[str | None]:
     """The engine for one test; None for tests that run on one engine only."""
-    name: str | None = getattr(request, "param", None)
+    name: Literal["native", "reference"] | None = getattr(request, "param", None)
     before = engine.engine()
     if name is not None:
         engine.use(name)

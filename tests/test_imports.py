@@ -1,4 +1,4 @@
-"""What loads what: imports point one way, and `import truenorm` stays light."""
+"""Imports point one way, and `import truenorm` loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src/truenorm"
 
-# Each part may import those named after it, and itself; inside the core, files are parts of their own.
+# Each part may import itself and the parts in its set. Each file of the core is a part.
 ALLOWED: dict[str, set[str]] = {
     "core.pattern": set(),
     "core.layout": {"core.pattern"},
@@ -60,13 +60,13 @@ def imported_parts(tree: ast.AST) -> set[str]:
 
 
 def part_of(names: Sequence[str]) -> str:
-    """The part that a module belongs to, from its name behind `truenorm.`."""
+    """The part that a module belongs to, from its name without `truenorm.`."""
     inside_core = names[0] == "core" and len(names) > 1 and names[1] not in ("", "__init__")
     return ".".join(names[: 2 if inside_core else 1])
 
 
 def allowed_imports(part: str) -> set[str]:
-    """A part that may import the core may import all of it."""
+    """The parts that a part may import. `core` stands for all files of the core."""
     allowed = ALLOWED[part] | {part}
     return allowed | {name for name in ALLOWED if "core" in allowed and name.startswith("core.")}
 
@@ -74,11 +74,11 @@ def allowed_imports(part: str) -> set[str]:
 @pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE)))
 def test_imports_point_one_way(file: Path) -> None:
     part = part_of(file.relative_to(SOURCE).with_suffix("").parts)
-    assert part in ALLOWED, f"{part} is a new part: say what it may import"
+    assert part in ALLOWED, f"{part} is a new part: add it to ALLOWED with the parts that it may import"
     assert imported_parts(ast.parse(file.read_text("utf-8"))) <= allowed_imports(part)
 
 
-def test_an_import_that_points_back_would_be_noticed() -> None:
+def test_imports_of_all_forms_are_found() -> None:
     assert imported_parts(ast.parse("from truenorm.cli.env import command\nfrom truenorm.core import norm")) == {
         "cli",
         "core.norm",
@@ -97,7 +97,7 @@ def test_import_truenorm_loads_nothing_heavy() -> None:
     assert not loaded.intersection(HEAVY)
 
 
-def test_a_heavy_import_would_be_noticed() -> None:
+def test_heavy_imports_are_detected() -> None:
     assert loaded_by("import truenorm, truenorm.explanation.text").intersection(HEAVY) == {"rich"}
 
 
@@ -110,11 +110,11 @@ def test_help_loads_no_command() -> None:
     ("part", "importing"),
     [("core.layout", "core.norm"), ("core", "engine"), ("engine", "lab"), ("lab", "torch"), ("page", "lab")],
 )
-def test_what_points_back_is_not_allowed(part: str, importing: str) -> None:
+def test_imports_in_the_other_direction_are_not_allowed(part: str, importing: str) -> None:
     assert importing not in allowed_imports(part)
 
 
-def test_a_module_and_a_public_function_never_share_a_name() -> None:
+def test_modules_and_public_functions_have_different_names() -> None:
     import truenorm as tn
 
     modules = {file.stem for file in SOURCE.glob("*.py")} | {

@@ -1,12 +1,12 @@
-"""Mutants: drop any one term of the mathematics, and a test must fail.
+"""Mutation testing: drop any one term of the mathematics, and a test must fail.
 
 Run as `python tools/mutants.py [words]`; with words, only mutants whose line contains them all.
 
 A mutant is one small change to one place of a module: one term of a sum, one factor, one condition, one side
 of a choice. It is put in place of the module by an import hook, in a forked process that has not imported
 the library yet, so it works however the library is installed and never touches a file. The tests run there
-until the first failure. A mutant that survives is a term that no test needs: write that test, or explain in
-EQUIVALENT why nothing can tell the two apart.
+until the first failure. A mutant that survives is a term that no test covers: write that test, or explain in
+EQUIVALENT why the change has no effect.
 """
 
 import ast
@@ -35,16 +35,16 @@ TESTS = tuple(
 )
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = 2
-PATIENCE = 5  # seconds of the processor for one test: a mutant that loops for ever is noticed, too
-MEMORY = 6 << 30  # bytes: so is one that fills the memory
+TIME_LIMIT = 5  # seconds of CPU time for one test: stops a mutant with an endless loop
+MEMORY = 6 << 30  # bytes: stops a mutant that fills the memory
 
-# What nothing can tell from the original, and why: (module, function, before, after), or a whole function. Not run.
+# Mutants that compute the same, and why: (module, function, before, after), or a whole function. They are not run.
 _MEANS = "np.where(counts > 0, np.stack([part.mean for part in parts]), 0.0)"
 EQUIVALENT: dict[tuple[str, ...], str] = {
-    ("moments", "merge", _MEANS, "np.stack([part.mean for part in parts])"): "what weighs nothing is not read",
-    ("moments", "merge", _MEANS, _MEANS.replace("0.0)", "1.0)")): "what weighs nothing is not read",
-    ("moments", "merge", _MEANS, _MEANS.replace(">", ">=")): "what weighs nothing is not read",
-    ("moments", "total", "np.where(weight != 0, of, 0.0)", "np.where(weight != 0, of, 1.0)"): "0 · 1 is 0, too",
+    ("moments", "merge", _MEANS, "np.stack([part.mean for part in parts])"): "values of weight 0 are not read",
+    ("moments", "merge", _MEANS, _MEANS.replace("0.0)", "1.0)")): "values of weight 0 are not read",
+    ("moments", "merge", _MEANS, _MEANS.replace(">", ">=")): "values of weight 0 are not read",
+    ("moments", "total", "np.where(weight != 0, of, 0.0)", "np.where(weight != 0, of, 1.0)"): "the weight is 0 there",
     **{
         ("inputs", "__add__", f"self.{name} is None or other.{name} is None", f"{part}.{name} is None"): (
             "checked above: both are None, or neither"
@@ -54,9 +54,9 @@ EQUIVALENT: dict[tuple[str, ...], str] = {
     },
     ("reference", "backward_sums", "layout.weight_shape or ()", "layout.weight_shape"): "without weight it is not used",
     ("reference", "_xhat", "np.where(masked.valid, xhat, 0.0)", "np.where(masked.valid, xhat, 1.0)"): (
-        "dy is 0 there, so any number does that is finite"
+        "dy is 0 there, so any finite number gives the same"
     ),
-    ("mask", "unmasked"): "only the compiled kernels ask",
+    ("mask", "unmasked"): "only the compiled kernels use it",
 }
 
 
@@ -91,7 +91,7 @@ def source_of(module: str) -> Path:
 
 
 def changes(node: ast.AST) -> list[ast.expr]:
-    """What may stand in place of a node, each a little less than it."""
+    """What may replace a node: each drops or changes one thing."""
     match node:
         case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult() | ast.BitAnd() | ast.BitOr(), right):
             return [left, right]
@@ -110,11 +110,12 @@ def changes(node: ast.AST) -> list[ast.expr]:
             return [one, other]
         case ast.Call(function, arguments, keywords) if any(word.arg == "where" for word in keywords):
             return [ast.Call(function, arguments, [word for word in keywords if word.arg != "where"])]
-        # A copy costs time, no more; and what `strict` guards against is impossible by then.
+        # A copy only costs time, and `strict` guards against what cannot happen.
         case ast.keyword(arg, ast.Constant(bool(value))) if arg not in ("copy", "strict"):
             return [ast.Constant(not value)]
         case ast.Constant(value) if type(value) in (int, float):
-            return [ast.Constant(type(value)(1 if value in (0, 2) else 0))]
+            number = 1 if value in (0, 2) else 0
+            return [ast.Constant(float(number) if isinstance(value, float) else number)]
     return []
 
 
@@ -151,10 +152,11 @@ def mutants_of(module: str) -> Iterator[Mutant]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for node in code_of(tree):
         for choice, _ in enumerate(changes(node)):
-            # A number or a condition alone says little: show what it is part of.
+            # A number or a condition alone means little: show its parent.
             within_call = isinstance(node, ast.Compare) and isinstance(parents[node], ast.Call)
             shown = parents[node] if within_call or isinstance(node, ast.Constant | ast.keyword) else node
-            line = node.lineno  # type: ignore[attr-defined]
+            assert isinstance(node, ast.expr | ast.keyword)
+            line = node.lineno
             inside = [one.name for one in functions if one.lineno <= line <= (one.end_lineno or 0)]
             changed = list(ast.walk(mutated(module, numbers[node], choice)))[numbers[shown]]
             if inside:
@@ -183,15 +185,15 @@ def mutated(module: str, number: int, choice: int) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
-class Impatience:
-    """A plugin: a test that takes long ends its process. In the processor's time, so a busy machine kills nobody."""
+class TimeLimit:
+    """A plugin: a test that takes too long ends its process. It counts CPU time, so a busy machine does not matter."""
 
     def pytest_runtest_setup(self) -> None:
-        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE)
+        signal.setitimer(signal.ITIMER_VIRTUAL, TIME_LIMIT)
 
 
 class Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads the mutant where its module is asked for, and no compiled twin that could stand in for it."""
+    """Loads the mutant in place of its module, and no compiled kernels, which would be used instead of it."""
 
     def __init__(self, mutant: Mutant | None) -> None:
         self.mutant = mutant
@@ -214,7 +216,7 @@ class Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def start(mutant: Mutant | None) -> int:
-    """The tests with a mutant, in a process of its own: its number."""
+    """Runs the tests with a mutant in a new process; returns its id."""
     child = os.fork()
     if child:
         return child
@@ -228,20 +230,20 @@ def start(mutant: Mutant | None) -> int:
         options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
         options += ["-W", "ignore:Module already imported"]  # on purpose, above
         options += ["--rootdir", str(ROOT), "--hypothesis-profile=few", "--thin=17"]
-        status = pytest.main([*options, *(str(ROOT / "tests/core" / name) for name in TESTS)], plugins=[Impatience()])
+        status = pytest.main([*options, *(str(ROOT / "tests/core" / name) for name in TESTS)], plugins=[TimeLimit()])
     finally:
         sys.stdout.flush()
         os._exit(int(status))
 
 
 def finish(running: dict[int, Mutant | None]) -> tuple[Mutant | None, bool]:
-    """Waits for one of the processes: its mutant, and whether a test noticed it."""
+    """Waits for one of the processes: its mutant, and whether a test failed."""
     child, status = os.wait()
     return running.pop(child), status != 0
 
 
 def main(words: Sequence[str]) -> int:
-    assert "truenorm" not in sys.modules, "the library is loaded already: no mutant could take its place"
+    assert "truenorm" not in sys.modules, "the library is loaded already, so no mutant can replace it"
     _ = hypothesis, np
     _, failed = finish({start(None): None})
     if failed:

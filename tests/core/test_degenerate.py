@@ -36,7 +36,7 @@ def assert_zeros(found: Results, what: str) -> None:
     assert_same_moments(found.moments, tn.Moments(empty.astype(found.moments.count.dtype), empty, empty), what)
 
 
-DEGENERATE = [
+DEGENERATE: list[dict[str, Any]] = [
     {"eps": eps, "center": center, "ddof": ddof, "eps_at": eps_at}
     for eps, center, ddof, eps_at in itertools.product((0.0, 0.3), (True, False), (0, 1), ("var", "std"))
     if center or not ddof

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_padding_beside_large_numbers_does_not_overflow() -> None:
     assert_same_results(replace(padded, y=padded.y[:2], dx=padded.dx[:2]), alone, "padded")
 
 
-CONSTANTS = {
+CONSTANTS: dict[Any, list[float]] = {
     np.float16: [0.1, -65504.0, 6e-8],
     np.float32: [0.1, 1e7 + 1, 3e38, -3e38, 1e-45, 16777217.0],
     np.float64: [0.0, -0.0, 0.1, 1 / 3, -1e6, 1e-310, 5e-324, 1e8 + 0.1, 1e150, -1e300],
@@ -111,10 +112,13 @@ def test_constants_are_exact(name: str, thin: int) -> None:
     biases = parameters["bias"].reshape([-1 if i == pattern.channel else 1 for i in range(dy.ndim)])
     constants = [(dtype, value) for dtype, values in CONSTANTS.items() for value in values]
     found_ways = [(kind, way) for kind, way in ways(pattern, rng) if "offsets" not in kind]
-    conventions = [(1e-5, 0, "var"), (1e-12, 1, "var"), (0.0, 0, "var"), (1e-8, 0, "std")]
+    conventions: list[dict[str, Any]] = [
+        {"eps": eps, "ddof": ddof, "eps_at": eps_at}
+        for eps, ddof, eps_at in ((1e-5, 0, "var"), (1e-12, 1, "var"), (0.0, 0, "var"), (1e-8, 0, "std"))
+    ]
     crossed = itertools.product(constants, found_ways, conventions)
-    for (dtype, value), (kind, way), (eps, ddof, eps_at) in every(crossed, thin * 5):
-        norm = replace(pattern.norm, eps=eps, ddof=ddof, eps_at=eps_at)
+    for (dtype, value), (kind, way), options in every(crossed, thin * 5):
+        norm = replace(pattern.norm, **options)
         found = run(np.full(pattern.shape, value, dtype), dy, norm, **way.arguments, **parameters)
         valid = np.ones(dy.shape, bool) if way.valid is None else way.valid.reshape(dy.shape)
         what = f"{norm}, {kind}, {dtype.__name__} {value}"
@@ -274,10 +278,11 @@ def test_a_nan_in_dy_affects_only_its_own_statistic() -> None:
 )
 def test_numbers_of_every_type_are_accepted(kind: type) -> None:
     numbers = [[1, 0, 1], [0, 0, 1], [1, 1, 0], [1, 0, 0]]
-    x, dy, weight, bias = (
+    arguments: list[Any] = [
         kind(one) if kind in (list, tuple) else np.array(one, kind)
         for one in (numbers, numbers[::-1], numbers[0], numbers[1])
-    )
+    ]
+    x, dy, weight, bias = arguments
     found = run(x, dy, tn.batch(eps=0.1), weight=weight, bias=bias)
     floats = [np.array(one, float) for one in (numbers, numbers[::-1], numbers[0], numbers[1])]
     expected = run(floats[0], floats[1], tn.batch(eps=0.1), weight=floats[2], bias=floats[3])
@@ -290,7 +295,7 @@ def test_numbers_of_every_type_are_accepted(kind: type) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
 @pytest.mark.parametrize("other", [np.float16, np.float32, np.float64, np.longdouble])
-def test_results_have_the_dtype_of_their_input(dtype: type, other: type) -> None:
+def test_results_have_the_dtype_of_their_input(dtype: Any, other: Any) -> None:
     rng = np.random.default_rng(14)
     x, dy = offset_data(rng, (7, 3)).astype(dtype), odd(rng, (7, 3)).astype(other)
     weight, bias = odd(rng, (3,)).astype(other), odd(rng, (3,)).astype(np.float32)

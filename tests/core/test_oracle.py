@@ -1,11 +1,11 @@
-"""Every number of the library against the oracle, which is plain loops: features crossed, never one by one."""
+"""Every result of the library against the oracle, which is plain loops, for combinations of all features."""
 
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ from patterns import (
 import truenorm as tn
 from truenorm import engine
 
-# An eps so large that it matters, in both places that it can be.
+# A large eps, so that it matters, with both values of eps_at.
 CONVENTIONS: list[dict[str, Any]] = [
     {"eps": 0.3, "center": center, "ddof": ddof, "eps_at": eps_at}
     for center, ddof, eps_at in itertools.product((True, False), (0, 1), ("var", "std"))
@@ -42,26 +42,26 @@ AFFINE = [("weight", "bias"), ("weight",), ("bias",), ()]
 
 
 def check_cross(name: str, step: int) -> None:
-    """Every way to say what is real x conventions x parameters x given moments x padding."""
+    """Every way to mark valid elements x conventions x parameters x given moments x padding."""
     pattern, rng = PATTERNS[name], np.random.default_rng(7)
     x, dy = offset_data(rng, pattern.split), odd(rng, pattern.split)
     crossed = enumerate(itertools.product(ways(pattern, rng), CONVENTIONS, AFFINE, (False, True)))
-    start = list(PATTERNS).index(name)  # each pattern takes another part, together they take all
+    start = list(PATTERNS).index(name)  # each pattern takes another part; together they cover all
     for number, ((kind, way), conventions, affine, given) in every(crossed, step, start):
         norm = replace(pattern.norm, **conventions)
-        padding = ("zero", "keep")[number // 3 % 2]  # no multiple of the other factors: meets all of them
+        padding: Literal["zero", "keep"] = "keep" if number // 3 % 2 else "zero"  # 3 divides no other factor: meets all
         what = f"{norm}, {kind}, {affine}, padding={padding}" + ", given moments" * given
         check(pattern, norm, way, x, dy, pattern.parameters(rng, affine), what=what, padding=padding, given=given)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_every_number_is_the_oracles(name: str, thin: int) -> None:
+def test_all_results_match_the_oracle(name: str, thin: int) -> None:
     check_cross(name, 5 * thin)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
-def test_every_number_of_the_whole_cross_is_the_oracles(name: str) -> None:
+def test_all_results_of_the_full_cross_match_the_oracle(name: str) -> None:
     check_cross(name, 1)
 
 
@@ -98,7 +98,7 @@ def test_the_check_can_fail(name: str, wrong: Callable[[Any], Any], monkeypatch:
 
 
 def split_axes(pattern: Pattern) -> list[int]:
-    """The axes of x along which parts share their statistics, and each part has the whole weight."""
+    """The axes along which x can be cut into parts that share their statistics and all of the weight."""
     alone = [word[0] if len(word) == 1 else ("", 0, False, False) for word in pattern.words]
     return [i for i, (_, size, reduced, weighted) in enumerate(alone) if reduced and not weighted and size > 1]
 
@@ -133,7 +133,7 @@ def test_parts_that_share_statistics_have_the_gradients_of_the_whole(name: str, 
             assert_close_results(part, expected, 2**8 * ULP, what)
 
 
-def test_only_what_a_part_and_the_sums_both_have_gets_a_gradient() -> None:
+def test_a_parameter_gets_a_gradient_only_if_both_part_and_sums_have_it() -> None:
     rng = np.random.default_rng(16)
     x, dy, weight = offset_data(rng, (5, 3)), odd(rng, (5, 3)), odd(rng, (3,))
     plain, scaled = tn.forward(x, tn.batch()), tn.forward(x, tn.batch(), weight=weight, bias=weight)
@@ -142,11 +142,11 @@ def test_only_what_a_part_and_the_sums_both_have_gets_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_gradients_are_finite_differences(name: str, thin: int) -> None:
+def test_gradients_match_finite_differences(name: str, thin: int) -> None:
     pattern, rng = PATTERNS[name], np.random.default_rng(11)
     x, dy = offset_data(rng, pattern.shape), odd(rng, pattern.shape)
     parameters = pattern.parameters(rng)
-    arguments = {
+    arguments: dict[str, Any] = {
         "valid": rng.random(pattern.shape) < 0.8,
         "sample_weight": rng.choice([0.0, 0.5, 2.0], pattern.positions),
     }
@@ -156,7 +156,7 @@ def test_gradients_are_finite_differences(name: str, thin: int) -> None:
 
         def y_of(name: str, norm: tn.Norm = norm) -> Callable[[Array], Array]:
             def f(value: Array) -> Array:
-                inputs = {"x": x, **parameters, name: value}
+                inputs: dict[str, Any] = {"x": x, **parameters, name: value}
                 return tn.forward(inputs.pop("x"), norm, **arguments, **inputs).y
 
             return f
@@ -169,7 +169,7 @@ def test_gradients_are_finite_differences(name: str, thin: int) -> None:
 
 
 def strided(array: Array) -> dict[str, Array]:
-    """The same numbers, elsewhere in memory."""
+    """The same numbers with other memory layouts."""
     step = np.full([2 * size for size in array.shape], np.nan)
     step[tuple(slice(None, None, 2) for _ in array.shape)] = array
     backwards = np.ascontiguousarray(array[(slice(None, None, -1),) * array.ndim])
@@ -196,8 +196,8 @@ def test_strides_change_no_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_broadcast_arrays_are_read_as_their_values(name: str) -> None:
-    # Stride 0 is what a sum's gradient looks like, and what a repeated sample looks like.
+def test_broadcast_arrays_are_read_correctly(name: str) -> None:
+    # The gradient of a sum has stride 0, and so has a repeated sample.
     pattern, rng = PATTERNS[name], np.random.default_rng(13)
     parameters = pattern.parameters(rng)
     for axis in range(len(pattern.shape)):
@@ -208,11 +208,11 @@ def test_broadcast_arrays_are_read_as_their_values(name: str) -> None:
         assert_same_results(run(x, dy, pattern.norm, **parameters), expected, f"{pattern.norm}, axis {axis}")
 
 
-def test_each_test_runs_on_the_engine_that_it_is_named_after(on_engine: str) -> None:
+def test_each_test_runs_on_the_engine_in_its_name(on_engine: str) -> None:
     assert on_engine == engine.engine()
 
 
-def test_recipes_pass_their_options_on() -> None:
+def test_recipes_pass_on_their_options() -> None:
     options: dict[str, Any] = {"eps": 0.25, "ddof": 1, "eps_at": "std"}
     assert tn.batch(**options) == tn.Norm("[...] c", **options)
     assert tn.batch("second", **options) == tn.Norm("[b] c [...]", **options)

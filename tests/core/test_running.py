@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -9,11 +11,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 import truenorm as tn
 from truenorm.core.running import Convention, Running, keras_convention, torch_convention
 
+Momentum = float | Literal["pooled"] | None
 RNG = np.random.default_rng(20)
 BATCHES = [RNG.normal(3.0 * i, 1.0 + i, size=(n, 2)) for i, n in enumerate((7, 3, 12, 1 + 1))]
 
 
-def run(convention: Convention, batches: list[np.ndarray]) -> Running:
+def run(convention: Convention, batches: list[np.ndarray[Any, Any]]) -> Running:
     running = Running.start((2,), convention)
     for x in batches:
         running = running.update(tn.measure(x, tn.batch()))
@@ -44,7 +47,7 @@ def test_cumulative_is_the_average_over_batches() -> None:
 
 
 @pytest.mark.parametrize("ddof", [0, 1])
-def test_pooled_describes_all_the_data(ddof: int) -> None:
+def test_pooled_describes_all_the_data(ddof: Literal[0, 1]) -> None:
     data = np.concatenate(BATCHES)
     got = run(Convention("pooled", ddof=ddof), BATCHES)
     assert_allclose(got.mean, data.mean(0), rtol=1e-13)
@@ -73,7 +76,7 @@ def test_keras_momentum_is_the_weight_of_the_old_statistics() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("momentum", [0.1, None, "pooled"])
-def test_a_non_finite_channel_changes_nothing_and_is_counted(bad: float, momentum: object) -> None:
+def test_a_non_finite_channel_changes_nothing_and_is_counted(bad: float, momentum: Momentum) -> None:
     before = run(Convention(momentum, ddof=1), BATCHES)
     x = BATCHES[0].copy()
     x[3, 1] = bad
@@ -87,7 +90,7 @@ def test_a_non_finite_channel_changes_nothing_and_is_counted(bad: float, momentu
 
 
 @pytest.mark.parametrize("momentum", [0.1, None, "pooled"])
-def test_a_batch_without_valid_elements_changes_nothing(momentum: object) -> None:
+def test_a_batch_without_valid_elements_changes_nothing(momentum: Momentum) -> None:
     before = run(Convention(momentum, ddof=1), BATCHES)
     x = BATCHES[0]
     after = before.update(tn.measure(x, tn.batch(), valid=np.zeros(len(x), bool)))
@@ -131,7 +134,7 @@ def test_a_single_value_has_no_variance_to_store() -> None:
 
 
 @pytest.mark.parametrize("ddof", [0, 1])
-def test_running_statistics_normalise_as_constants(ddof: int) -> None:
+def test_running_statistics_normalise_as_constants(ddof: Literal[0, 1]) -> None:
     running = run(torch_convention(), BATCHES)
     norm = tn.batch(ddof=ddof, eps=1e-3)
     out = tn.forward(BATCHES[0], norm, moments=running.moments(norm))
@@ -151,15 +154,15 @@ def test_variance_is_never_negative_and_survives_large_means() -> None:
 
 
 def test_a_pooled_batch_that_overflows_is_skipped() -> None:
-    running = Running.start((2,), Convention("pooled", ddof=1)).update(tn.measure([[1.0, 2], [2, 3]], tn.batch()))
-    after = running.update(tn.measure([[1.7e308, 2]], tn.batch()))
+    running = Running.start((2,), Convention("pooled", ddof=1)).update(tn.measure([[1.0, 2.0], [2.0, 3.0]], tn.batch()))
+    after = running.update(tn.measure([[1.7e308, 2.0]], tn.batch()))
     assert after.skipped == 1
     np.testing.assert_array_equal(after.mean, running.mean)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_statistics_of_any_dtype_are_updated(dtype: type) -> None:
-    batch = tn.measure([[1.0, 2], [2, 4]], tn.batch())
+    batch = tn.measure([[1.0, 2.0], [2.0, 4.0]], tn.batch())
     running = Running(np.zeros(2, dtype), np.ones(2, dtype), np.zeros(2, int), torch_convention())
     np.testing.assert_allclose(running.update(batch).mean, [0.15, 0.3])
 
@@ -172,5 +175,5 @@ def test_one_statistic_stays_an_array(momentum: float | None) -> None:
 
 
 def test_skipping_a_batch_gives_no_warning() -> None:
-    running = Running.start((2,), Convention(0.0, ddof=1)).update(tn.measure([[1e200, 2], [0, 1]], tn.batch()))
+    running = Running.start((2,), Convention(0.0, ddof=1)).update(tn.measure([[1e200, 2.0], [0.0, 1.0]], tn.batch()))
     assert running.batches + running.skipped == 1

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -286,7 +286,7 @@ def offset_data(rng: np.random.Generator, shape: Shape) -> Array:
     return rng.normal(3.0, 1.5, shape)
 
 
-def assert_close(actual: Array, expected: Array, bound: float | Array, what: str) -> None:
+def assert_close(actual: ArrayLike, expected: ArrayLike, bound: float | Array, what: str) -> None:
     """Finite (a comparison with NaN is always False), and within the bound."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
@@ -395,7 +395,7 @@ def check(
     parameters: dict[str, Array],
     *,
     what: str,
-    padding: str = "zero",
+    padding: Literal["zero", "keep"] = "zero",
     given: bool = False,
     dtype: type = np.float64,
 ) -> None:
