@@ -1,7 +1,7 @@
 """An oracle: normalization, forward and backward, in plain Python loops, to test the library against.
 
-Two sides that share code prove nothing when they agree. So this file imports nothing of the library and
-resembles it in nothing: no canonical form, no merging of statistics, no vectorised sums, no simplified
+An oracle that shares code with the library would share its errors. So this file imports nothing of the library
+and computes differently: no canonical form, no merging of statistics, no vectorised sums, no simplified
 gradient. NumPy only holds the arrays; all arithmetic is on Python floats, and every sum is `math.fsum`, which
 rounds once. The gradient is the chain rule as on paper, one line for each path from x to y. It is slow, and
 meant for small arrays.
@@ -80,7 +80,7 @@ def oracle_moments(x: Array, case: Case, *, valid: Array | None = None, sample_w
     _check_shapes(case, x, valid, sample_weight)
     moments: Moments = {}
     for key, members in case.groups(valid).items():
-        # Weight 0 is out of the statistics altogether: 0 * inf would be NaN.
+        # Elements of weight 0 are left out: 0 * inf would be NaN.
         pairs = [(s, float(x[i])) for i in members if (s := _weight_of(sample_weight, i)) != 0.0]
         count = len(pairs) if sample_weight is None else math.fsum(s for s, _ in pairs)
         if count == 0:
@@ -186,7 +186,7 @@ def oracle_backward(
 
         for i in members:
             through_xhat = dxhat[i] * rstd
-            # Without a path there may be no count to divide by.
+            # If dvar or dmean is 0, the count may be 0, too.
             through_var = dvar * 2.0 * s[i] * deviation[i] / (count - case.ddof) if dvar else 0.0
             through_mean = dmean * s[i] / count if dmean else 0.0
             dx[i] = math.fsum([through_xhat, through_var, through_mean])
@@ -211,7 +211,7 @@ def finite_difference(f: Callable[[Array], Array], x: Array, dy: Array, h: float
 
 
 def _check_shapes(case: Case, *arrays: Array | None) -> None:
-    # NumPy would index a larger array without complaint, and the oracle would answer another question.
+    # Indexing a larger array raises no error, and the result would be wrong.
     for array in arrays:
         if array is not None and array.shape != case.shape:
             raise ValueError(f"oracle: arrays have the split shape {case.shape}, got {array.shape}.")
@@ -222,5 +222,5 @@ def _weight_of(sample_weight: Array | None, index: Index) -> float:
 
 
 def _at_padding(array: Array, padding: Literal["zero", "keep"]) -> Array:
-    """What an output holds before its valid elements are written."""
+    """The output before its valid elements are written."""
     return np.zeros(array.shape) if padding == "zero" else np.array(array, dtype=np.float64)
