@@ -248,6 +248,10 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "4).round().long() in PyTorch.",
     ),
     (
+        lambda: tn.measure(X, tn.batch(), lengths=np.ones((2, 4), bool)),
+        "lengths must hold integers, got dtype bool. A mask belongs in valid=.",
+    ),
+    (
         lambda: tn.measure(X, tn.batch(), lengths=[True, False]),
         "lengths must hold integers, got dtype bool. A mask belongs in valid=.",
     ),

@@ -238,15 +238,15 @@ def _check_lengths(layout: Layout, lengths: ArrayLike) -> NDArray[np.int64]:
         )
     samples, extent = layout.axes[b].size, layout.axes[t].size
     array = np.asarray(lengths)
+    kind = array.dtype.kind
+    if kind == "b":
+        raise ValueError("lengths must hold integers, got dtype bool. A mask belongs in valid=.")
     if array.shape != (samples,):
         fix = " Pass lengths.squeeze(1)." if array.shape == (samples, 1) else ""
         raise ValueError(f"lengths must have the shape ({samples},), one for each sample, got {array.shape}.{fix}")
-    kind = array.dtype.kind
     if array.size and kind not in "iu":
         fix = "Convert it: lengths.astype(int), or lengths.long() in PyTorch."
-        if kind == "b":
-            fix = "A mask belongs in valid=."
-        elif kind == "f" and array.min() >= 0 and 0 < array.max() <= 1:
+        if kind == "f" and array.min() >= 0 and 0 < array.max() <= 1:
             fix = (
                 f"If they are relative, from 0 to 1, pass (lengths * {extent}).round().astype(int), or "
                 f"(lengths * {extent}).round().long() in PyTorch."
