@@ -65,17 +65,19 @@ format: $(DEV) ## Format the sources and apply safe fixes
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
 
-bench: $(DEV) ## Measure beside the peers, in about two minutes
+bench: $(DEV) ## Measure beside other implementations, in about two minutes
 	@$(BIN)/python bench/startup.py
 	@$(BIN)/python -m bench --quick
 
-bench-all: $(DEV) ## Measure everything in ten minutes, and write it into README and docs; leave the machine alone
+# Each command writes its results only when it has all of them. After an interruption run it again: suites that are in
+# bench/results.partial.json are not measured again. The other commands take about a minute each.
+bench-all: $(DEV) ## Measure everything in fifteen minutes and write it into README and docs; needs a quiet machine
 	@$(BIN)/python bench/startup.py
-	@$(BIN)/python -m bench --json bench/results.json
-	@$(BIN)/python -m bench.table bench/results.json --write README.md
+	@$(BIN)/python -m bench --record
 	@$(BIN)/python -m bench.sweeps --write docs/speed.md
 	@$(BIN)/python -m bench.steps --write docs/lab.md
 	@$(BIN)/python -m bench.layers --write docs/torch.md
+	@rm -f bench/results.partial.json
 
 experiments: $(DEV) ## Run everything that docs/lab.md reports, in about ten minutes
 	@$(BIN)/python -m tools.experiments --write docs/lab.md

@@ -1,1 +1,1 @@
-"""truenorm beside its peers: values first, then time. `python -m bench`, from the repository's root."""
+"""Timings of truenorm beside other implementations. Run `python -m bench` from the root of the repository."""

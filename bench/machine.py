@@ -1,4 +1,4 @@
-"""What the numbers were measured on: hardware, versions, threads. Nothing that names a host, a person or a path."""
+"""The machine that times were measured on: hardware, versions, threads. No host names, user names or paths."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import Any
 
 PACKAGES = ("numpy", "torch", "jax", "jaxlib")
 ROOT = Path(__file__).resolve().parents[1]
+MEASURED = ("src", "bench/*.py", "CMakeLists.txt", "pyproject.toml", "constraints.txt", ":!src/truenorm/page")
 
 
 def facts() -> dict[str, Any]:
-    """All of it, ready for JSON."""
+    """Hardware, versions, engine and revision, ready for JSON."""
     ours = environment()
     return {
         "cpu": cpu_model(),
@@ -36,7 +37,7 @@ def facts() -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """What `truenorm env` says of itself: the public word on which engine runs, however it is chosen inside."""
+    """The output of `truenorm env`, which says which engine is used."""
     command = [sys.executable, "-m", "truenorm", "env", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -44,13 +45,13 @@ def environment() -> dict[str, Any]:
 
 
 def cpu_model(path: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, as the system tells it."""
+    """The name of the processor."""
     found = re.search(r"^model name\s*:\s*(.+)$", _read(path), re.MULTILINE)
     return found[1].strip() if found else platform.processor() or "unknown"
 
 
 def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, str]:
-    """The size of each cache that holds data: they decide which pass comes from memory."""
+    """The size of each data cache. They decide which passes read from memory."""
     found = {}
     for index in sorted(folder.glob("index*")):
         if _read(index / "type").strip() != "Instruction":
@@ -59,11 +60,14 @@ def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[st
 
 
 def revision() -> str | None:
-    """The commit, with a + if files differ from it; None outside a repository."""
+    """The commit, with a + if what is measured differs from it; None outside a repository.
+
+    Changes of recorded results and of pages do not count: `make bench-all` writes them while it runs.
+    """
     try:
         commit, changes = (
             subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-            for command in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain"])
+            for command in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", *MEASURED])
         )
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -71,7 +75,7 @@ def revision() -> str | None:
 
 
 def _chosen(path: Path) -> str | None:
-    """The word in brackets, as the kernel marks the setting in force."""
+    """The word in brackets: the kernel marks the active setting with them."""
     found = re.search(r"\[(\w+)\]", _read(path))
     return found[1] if found else None
 

@@ -1,4 +1,4 @@
-"""One suite, from inputs to results: bind, validate, time together, compare."""
+"""Measure one suite: bind, validate, time in interleaved rounds, compare."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from bench.oracle import solve
+from bench.inputs import Inputs
+from bench.oracle import expected_results
 from bench.peers.copy import copier
-from bench.problem import Problem
-from bench.suite import COPY_SHARE, OURS, Implementation, Run, Suite, validate
+from bench.suite import OURS, Implementation, Run, Suite, validate
 from bench.timing import Rounds, interleave, ratio, spread
 
-# Who, and which part: "both" (forward and backward) or "forward".
+# The implementation and the part: "both" (forward and backward) or "forward".
 Key = tuple[str, str]
 COPY = ("copy", "forward")
 
 
 def measure(suite: Suite, *, seconds: float, patience: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """Everything about one suite, ready for JSON. Who is missing or wrong is named, and not timed."""
-    problem = suite.case.problem()
-    runs, status = _bind(suite, problem, say)
-    copied_by, copy = copier(problem.x, np.empty_like(problem.x))
+    """The results of one suite, ready for JSON. Implementations that are missing or wrong are listed, but not timed."""
+    inputs = suite.case.make_inputs()
+    runs, status = _bind(suite, inputs, say)
+    copied_by, copy = copier(inputs.x, np.empty_like(inputs.x))
     calls: dict[Key, Callable[[], object]] = {
         (name, part): getattr(run, part) for name, run in runs.items() for part in ("both", "forward")
     }
     rounds = interleave(calls | {COPY: copy}, seconds=seconds, patience=patience)
-    # A copy moves 2 arrays, a forward what it needs: bytes/s compare as times do, after this factor.
-    moved = problem.needed_bytes / (2 * problem.x.nbytes)
+    # A copy moves two arrays, a forward pass `needed_bytes`. This factor turns a ratio of times into one of bytes/s.
+    bytes_factor = inputs.needed_bytes / (2 * inputs.x.nbytes)
     return {
         "name": suite.name,
         "title": suite.title,
         "shape": list(suite.case.shape),
-        "dtype": str(problem.x.dtype),
+        "dtype": str(inputs.x.dtype),
         "seed": suite.case.seed,
-        "lengths": None if problem.lengths is None else [int(length) for length in problem.lengths],
+        "lengths": None if inputs.lengths is None else [int(length) for length in inputs.lengths],
         "baseline": suite.baseline,
         "rounds": {
             "total": len(rounds.others),
@@ -43,30 +43,33 @@ def measure(suite: Suite, *, seconds: float, patience: float, say: Callable[[str
             "disturbed": rounds.disturbed(),
             "processors_of_others": spread(rounds.others),
         },
-        "bytes": {"array": problem.x.nbytes, "valid": problem.valid_bytes, "forward_needs": problem.needed_bytes},
+        "bytes": {"array": inputs.x.nbytes, "valid": inputs.valid_bytes, "forward_needs": inputs.needed_bytes},
         "implementations": [
             _implementation(one, status[one.name], suite.baseline, rounds) for one in suite.implementations
         ],
         "copy": {"by": copied_by} | _times(rounds, COPY),
-        "targets": [
-            *(_target(rounds, (peer, "both"), required) for peer, required in suite.targets.items()),
-            _target(rounds, COPY, COPY_SHARE, moved),
+        "comparisons": [
+            *(_comparison(rounds, (peer, "both")) for peer in suite.compared_with),
+            _comparison(rounds, COPY, bytes_factor),
         ],
     }
 
 
-def _bind(suite: Suite, problem: Problem, say: Callable[[str], None]) -> tuple[dict[str, Run], dict[str, str]]:
-    """Those that may be timed, and what became of each."""
+def _bind(suite: Suite, inputs: Inputs, say: Callable[[str], None]) -> tuple[dict[str, Run], dict[str, str]]:
+    """The implementations that may be timed, and the status of all."""
     runs, status = {}, {}
-    expected = {masked: solve(problem, masked=masked) for masked in {one.masked for one in suite.implementations}}
+    expected = {
+        ignored: expected_results(inputs, ignore_padding=ignored)
+        for ignored in {one.ignores_padding for one in suite.implementations}
+    }
     for one in suite.implementations:
         try:
-            run = one.bind(problem)
-            wrong = validate(run, expected[one.masked])
+            run = one.bind(inputs)
+            wrong = validate(run, expected[one.ignores_padding])
         except ModuleNotFoundError as error:
             status[one.name] = f"missing: {error.name}"
-        except Exception as error:  # a peer's trouble is its own row's
-            status[one.name] = f"failed: {type(error).__name__}"  # its text may hold a path, so that is only said
+        except Exception as error:  # a peer that fails must not stop the others
+            status[one.name] = f"failed: {type(error).__name__}"  # the text may contain a path: print it only
             say(f"    {one.name}: {error}")
         else:
             status[one.name] = f"failed: {'; '.join(wrong)}" if wrong else "ok"
@@ -78,15 +81,15 @@ def _bind(suite: Suite, problem: Problem, say: Callable[[str], None]) -> tuple[d
 
 
 def _implementation(one: Implementation, status: str, baseline: str, rounds: Rounds[Key]) -> dict[str, Any]:
-    """Times of one implementation; `speed` is how many times faster than the baseline it is."""
-    facts: dict[str, Any] = {"name": one.name, "masked": one.masked, "status": status}
+    """The times of one implementation. `speed` is the baseline's time divided by its own."""
+    found: dict[str, Any] = {"name": one.name, "ignores_padding": one.ignores_padding, "status": status}
     if status != "ok":
-        return facts
+        return found
     for part in ("both", "forward"):
-        facts[part] = _times(rounds, (one.name, part))
+        found[part] = _times(rounds, (one.name, part))
         if (baseline, part) in rounds.samples:
-            facts[part]["speed"] = ratio(rounds.seconds((baseline, part)), rounds.seconds((one.name, part)))
-    return facts
+            found[part]["speed"] = ratio(rounds.seconds((baseline, part)), rounds.seconds((one.name, part)))
+    return found
 
 
 def _times(rounds: Rounds[Key], key: Key) -> dict[str, Any]:
@@ -97,15 +100,10 @@ def _times(rounds: Rounds[Key], key: Key) -> dict[str, Any]:
     }
 
 
-def _target(rounds: Rounds[Key], against: Key, required: float, factor: float = 1.0) -> dict[str, Any]:
-    """How often truenorm's time fits into the other's, times `factor`; None where one of them was not timed.
-
-    While others were busy nothing is reached: torch then loses 1000-fold to anyone whose threads do not spin.
-    """
+def _comparison(rounds: Rounds[Key], against: Key, factor: float = 1.0) -> dict[str, Any]:
+    """The other's time divided by truenorm's, times `factor`; None if one of them was not timed."""
     name, part = against
-    facts: dict[str, Any] = {"against": name, "part": part, "required": required, "ratio": None, "reached": False}
-    if against in rounds.samples and (OURS, part) in rounds.samples:
-        theirs = [second * factor for second in rounds.seconds(against)]
-        facts["ratio"] = ratio(theirs, rounds.seconds((OURS, part)))
-        facts["reached"] = not rounds.disturbed() and facts["ratio"]["median"] >= required
-    return facts
+    if against not in rounds.samples or (OURS, part) not in rounds.samples:
+        return {"against": name, "part": part, "ratio": None}
+    theirs = [second * factor for second in rounds.seconds(against)]
+    return {"against": name, "part": part, "ratio": ratio(theirs, rounds.seconds((OURS, part)))}

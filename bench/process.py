@@ -1,9 +1,9 @@
-"""The process that measures: two processors, two threads, and an allocator that keeps what was freed.
+"""The process that measures: two processors, two threads, and an allocator that keeps freed memory.
 
-A fresh large array costs a page fault for each page at its first touch: more than normalising it. By default every
-implementation therefore runs under one setting of glibc: freed memory is reused, and in huge pages (NumPy asks for
-these by itself, torch does not). `allocator="system"` leaves all as it comes. The page faults of each call are
-counted, so that the results show whether it worked.
+The first access to a page of a new large array costs a page fault, and together these cost more than normalising the
+array. By default glibc is therefore set to reuse freed memory, in huge pages (NumPy asks for these by itself, torch
+does not), for all implementations. `allocator="system"` leaves the defaults. The page faults of each call are counted,
+so the results show whether the setting worked.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ ALLOCATORS: dict[Allocator, dict[str, str]] = {
 
 
 def variables(allocator: Allocator, threads: int = THREADS) -> dict[str, str]:
-    """What has to be set before NumPy and torch are loaded."""
+    """The environment variables to set before NumPy and torch are imported."""
     pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return dict.fromkeys(pools, str(threads)) | ALLOCATORS[allocator]
 
 
 def enter(allocator: Allocator, threads: int = THREADS, processors: int | None = None) -> None:
-    """Start this very command again, with everything set; return where that has happened."""
+    """Start the same command again with the variables set; return if they are set already."""
     mark = f"{allocator} {threads}"
     if os.environ.get(MARK) == mark:
         return
     if hasattr(os, "sched_setaffinity"):
-        # XLA has no number of threads to set, but obeys this.
+        # XLA has no setting for its number of threads, but respects the affinity.
         os.sched_setaffinity(0, some_processors(processors or threads, sorted(os.sched_getaffinity(0))))
     sys.stdout.flush()
     changed = variables(allocator, threads) | {MARK: mark}
@@ -48,7 +48,7 @@ def enter(allocator: Allocator, threads: int = THREADS, processors: int | None =
 
 
 def some_processors(count: int, allowed: list[int], topology: Path = Path("/sys/devices/system/cpu")) -> list[int]:
-    """`count` of the allowed processors, on different cores where there are enough."""
+    """`count` of the allowed processors, on different cores if there are enough."""
     first_of_core: dict[str, int] = {}
     for number in reversed(allowed):
         siblings = topology / f"cpu{number}/topology/thread_siblings_list"

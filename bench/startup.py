@@ -1,4 +1,4 @@
-"""What it costs to start: `import truenorm` beyond NumPy, and `truenorm --help`. Medians, interleaved."""
+"""Start-up time of `import truenorm`, `import numpy` and `truenorm --help`. Medians of interleaved rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS = 15
 
 
 def main() -> None:
-    """Time every case in turn, many times, so that a slow moment of the machine hits all alike."""
+    """Time the cases in turn, many times, so that a slow moment of the machine affects all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in CASES}
     for _ in range(ROUNDS):
         for name, command in CASES.items():
@@ -28,7 +28,7 @@ def main() -> None:
         low, *_, high = statistics.quantiles(times, n=10)
         print(f"{name:16} {statistics.median(times):.3f} s   ({low:.3f} to {high:.3f})")
     beyond = statistics.median(seconds["import truenorm"]) - statistics.median(seconds["import numpy"])
-    print(f"truenorm beyond NumPy: {beyond:.3f} s")
+    print(f"import truenorm takes longer than import numpy by {beyond:.3f} s")
 
 
 if __name__ == "__main__":

@@ -1,30 +1,29 @@
-"""A suite: inputs, implementations, a validator, and the baseline that ratios are told against."""
+"""A suite: one case, the implementations that compute it, and the check of their results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from bench.inputs import Array, Case, Inputs
 from bench.oracle import Expected
-from bench.problem import Array, Case, Problem
 
-# How many roundings of float32 an implementation may be off: see `validate`.
+# The largest error that `validate` accepts, in roundings of float32.
 ROUNDINGS = 64
 OURS = "truenorm"
-COPY_SHARE = 0.7
-GRADIENTS = ("y", "dx", "dweight", "dbias")
+RESULTS = ("y", "dx", "dweight", "dbias")
 
 
 @dataclass(frozen=True)
 class Run:
-    """An implementation bound to its inputs, so that nothing is left to prepare inside the clock.
+    """An implementation bound to its inputs. Everything that can be prepared is done before timing.
 
     forward    returns y
     both       forward and backward: returns y, dx, dweight and dbias (None for RMS norm)
-    to_numpy   reads what they returned; outside the clock
+    to_numpy   converts a result; not timed
     """
 
     forward: Callable[[], Any]
@@ -34,19 +33,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Implementation:
-    """A name and a way to bind it; `masked=False` says that it takes padding for data, and is judged by that."""
+    """A name and a function that binds it. One with `ignores_padding=False` must count padding as data."""
 
     name: str
-    bind: Callable[[Problem], Run]
-    masked: bool = True
+    bind: Callable[[Inputs], Run]
+    ignores_padding: bool = True
 
 
 @dataclass(frozen=True)
 class Suite:
-    """One row of results.
+    """A case and the implementations that are timed on it.
 
-    baseline   the implementation that every other one's ratio is told against
-    targets    how many times faster than each of these truenorm has to be, forward and backward
+    baseline        the implementation whose time the others' speeds are relative to
+    compared_with   the peers in the published tables, forward and backward
     """
 
     name: str
@@ -54,35 +53,36 @@ class Suite:
     case: Case
     implementations: tuple[Implementation, ...]
     baseline: str
-    targets: Mapping[str, float] = field(default_factory=dict)
+    compared_with: tuple[str, ...]
 
     def __post_init__(self) -> None:
         names = [implementation.name for implementation in self.implementations]
-        unknown = {OURS, self.baseline, *self.targets} - set(names)
-        if unknown or len(set(names)) < len(names):
-            raise ValueError(f"Suite {self.name}: each name once, and {sorted(unknown)} among them, got {names}.")
+        unknown = {OURS, self.baseline, *self.compared_with} - set(names)
+        if unknown:
+            raise ValueError(f"Suite {self.name}: implementations must contain {sorted(unknown)}, got {names}.")
+        if len(set(names)) < len(names):
+            raise ValueError(f"Suite {self.name}: names of implementations must differ, got {names}.")
 
-    def named_only(self) -> Suite:
-        """The same suite with truenorm and the peers that a target or the baseline names."""
-        named = {OURS, self.baseline, *self.targets}
-        kept = tuple(one for one in self.implementations if one.name in named)
-        return Suite(self.name, self.title, self.case, kept, self.baseline, self.targets)
+    def published_only(self) -> Suite:
+        """The same suite with truenorm, the baseline and the peers of the published tables."""
+        names = {OURS, self.baseline, *self.compared_with}
+        return replace(self, implementations=tuple(one for one in self.implementations if one.name in names))
 
 
 def validate(run: Run, expected: Mapping[str, Expected]) -> list[str]:
-    """What is wrong with an implementation: values, dtypes, shapes; empty if nothing is.
+    """The mistakes of an implementation in values, dtypes and shapes; an empty list if there are none.
 
     Errors are counted in roundings of float32 (1.2e-7), relative to the largest value of y and dx, and to the summed
-    sizes of the terms of dweight and dbias. Measured on 32768 rows: JAX 2, torch's batch norm 18, NumPy 27, which
-    add rows one by one; n - 1 for n in the variance, the smallest mistake, 128.
+    magnitudes of the terms of dweight and dbias. Measured on 32768 rows: JAX 2; torch's batch norm 18 and NumPy 27,
+    which add rows one by one. The smallest mistake, n - 1 for n in the variance, gives 128.
     """
-    found = dict(zip(GRADIENTS, run.both(), strict=True)) | {"y of forward alone": run.forward()}
+    found = dict(zip(RESULTS, run.both(), strict=True)) | {"y of forward alone": run.forward()}
     wrong = []
     for name, value in found.items():
         want = expected.get(name.split()[0])
         if want is None or value is None:
             if (want is None) != (value is None):
-                wrong.append(f"{name}: {'missing' if value is None else 'not asked for'}")
+                wrong.append(f"{name}: {'missing' if value is None else 'not expected'}")
             continue
         got = run.to_numpy(value)
         if got.dtype != np.float32 or got.shape != want.value.shape:

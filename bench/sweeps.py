@@ -1,11 +1,11 @@
-"""Where the time of a call goes: each sweep over memory by itself, in bytes a second beside a copy.
+"""The time of each pass over memory by itself, in bytes a second relative to a copy.
 
     python -m bench.sweeps [--suite NAME] [--write docs/speed.md]
 
-A normalization is a few additions for each number that is read: what it costs is its sweeps. Forward is `measure`, then
-`write y`; backward is `sum`, then `write dx`. A sweep that runs at a copy's bytes/s has nothing left to gain but by
-moving less. Where a statistic's elements stay in the cache (layer, RMS, group and instance norm), both sweeps of a verb
-are one, and the whole takes less than its parts.
+A normalization does a few operations for each number that it reads, so it is bound by memory. Forward is `measure`,
+then `write y`; backward is `sum`, then `write dx`. A pass that runs at a copy's bytes/s can only become faster by
+moving less. Where the elements of a statistic stay in the cache (layer, RMS, group and instance norm), the second pass
+reads from the cache, and forward takes less time than its two passes timed apart.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from bench.process import enter
+
+if TYPE_CHECKING:
+    from bench.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -33,61 +36,72 @@ class Sweep:
 @click.command()
 @click.option("--suite", "names", multiple=True, metavar="NAME", help="Only this one; * matches anything. Repeatable.")
 @click.option("--seconds", type=float, default=6.0, show_default=True, help="How long to time each suite.")
+@click.option(
+    "--patience", type=float, default=60.0, show_default=True, help="How long to wait for other processes, each suite."
+)
 @click.option("--write", type=click.Path(exists=True, path_type=Path), help="Put the table between its markers there.")
-def main(names: tuple[str, ...], seconds: float, write: Path | None) -> None:
-    """Time every sweep of truenorm beside a copy."""
+def main(names: tuple[str, ...], seconds: float, patience: float, write: Path | None) -> None:
+    """Time every pass of truenorm over memory beside a copy."""
     enter("reuse")
     from bench.cases import SUITES
     from bench.table import replace
 
     chosen = [suite for suite in SUITES if not names or any(fnmatch.fnmatch(suite.name, name) for name in names)]
-    lines = ["| case | sweep | MB | time | of a copy's bytes/s |", "| --- | --- | ---: | ---: | ---: |"]
+    lines = ["| case | pass | MB | time | share of a copy's bytes/s |", "| --- | --- | ---: | ---: | ---: |"]
+    busy = []
     for suite in chosen:
         click.echo(f"{suite.name} ...", err=True)
-        lines += rows(suite.title, sweeps(suite.case.problem()), seconds)
+        found, disturbed = rows(suite.title, sweeps(suite.case.make_inputs()), seconds, patience)
+        lines += found
+        busy += [suite.name] if disturbed else []
     table = "\n".join(lines)
     if write is None:
         click.echo(table)
-    else:
-        write.write_text(replace(write.read_text("utf-8"), table), "utf-8")
+    if busy:
+        raise click.ClickException(f"other processes were busy during {', '.join(busy)}. Measure again.")
+    if write is not None:
+        write.write_text(replace(write.read_text("utf-8"), table, "sweeps"), "utf-8")
 
 
-def sweeps(problem: object) -> list[Sweep]:
-    """The copy first, then the sweeps of each verb, then the verbs."""
+def sweeps(inputs: Inputs) -> list[Sweep]:
+    """The copy, the four passes, and forward and backward whole."""
+    import numpy as np
+
     import truenorm as tn
     from bench.peers.copy import copier
     from bench.peers.truenorm_numpy import norm_of
-    from bench.problem import Problem
 
-    assert isinstance(problem, Problem)
-    x, dy, told = problem.x, problem.dy, {"lengths": problem.lengths}
-    norm, affine = norm_of(problem.case), {"weight": problem.weight, "bias": problem.bias}
-    out = tn.forward(x, norm, **affine, **told)
-    sums, moments, real, all_ = tn.backward_sums(dy, out), out.moments, problem.valid_bytes, x.nbytes
+    x, dy, lengths, norm = inputs.x, inputs.dy, inputs.lengths, norm_of(inputs.case)
+
+    def forward(**moments: Any) -> Any:
+        return tn.forward(x, norm, weight=inputs.weight, bias=inputs.bias, lengths=lengths, **moments)
+
+    out = forward()
+    sums, valid, whole = tn.backward_sums(dy, out), inputs.valid_bytes, x.nbytes
     return [
-        Sweep("copy", copier(x, np.empty_like(x))[1], 2 * all_),
-        Sweep("measure", lambda: tn.measure(x, norm, **told), real),
-        Sweep("write y", lambda: tn.forward(x, norm, moments=moments, **affine, **told), real + all_),
-        Sweep("sum", lambda: tn.backward_sums(dy, out), 2 * real),
-        Sweep("write dx", lambda: tn.backward(dy, out, sums=sums), 2 * real + all_),
-        Sweep("forward", lambda: tn.forward(x, norm, **affine, **told), problem.needed_bytes),
-        Sweep("backward", lambda: tn.backward(dy, out), 2 * (problem.needed_bytes - all_) + all_),
+        Sweep("copy", copier(x, np.empty_like(x))[1], 2 * whole),
+        Sweep("measure", lambda: tn.measure(x, norm, lengths=lengths), valid),
+        Sweep("write y", lambda: forward(moments=out.moments), valid + whole),
+        Sweep("sum", lambda: tn.backward_sums(dy, out), 2 * valid),
+        Sweep("write dx", lambda: tn.backward(dy, out, sums=sums), 2 * valid + whole),
+        Sweep("forward", forward, inputs.needed_bytes),
+        Sweep("backward", lambda: tn.backward(dy, out), 2 * (inputs.needed_bytes - whole) + whole),
     ]
 
 
-def rows(title: str, found: list[Sweep], seconds: float) -> list[str]:
-    """Medians of interleaved rounds, and bytes/s as a share of the copy's in the same round."""
+def rows(title: str, found: list[Sweep], seconds: float, patience: float) -> tuple[list[str], bool]:
+    """The rows of one case, and whether other processes were busy: medians, and bytes/s relative to the copy's."""
     from bench.table import duration
     from bench.timing import interleave, ratio, spread
 
-    rounds = interleave({sweep.name: sweep.call for sweep in found}, seconds=seconds)
+    rounds = interleave({sweep.name: sweep.call for sweep in found}, seconds=seconds, patience=patience)
     lines = []
     for sweep in found:
         share = ratio(rounds.seconds("copy"), rounds.seconds(sweep.name))["median"] * sweep.bytes / found[0].bytes
         time = duration(spread(rounds.seconds(sweep.name))["median"])
         lines.append(f"| {title} | {sweep.name} | {sweep.bytes / 1e6:.3g} | {time} | {share:.0%} |")
         title = ""
-    return lines
+    return lines, rounds.disturbed()
 
 
 if __name__ == "__main__":

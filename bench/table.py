@@ -1,4 +1,8 @@
-"""Results as Markdown, always made from the JSON: `python -m bench.table results.json --write README.md`."""
+"""Results as Markdown, always made from the JSON.
+
+python -m bench.table bench/results.json            # the whole table
+python -m bench.table bench/results.json --write    # into README.md (a few rows) and docs/speed.md (all)
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,24 @@ from typing import Any
 
 import click
 
+ROOT = Path(__file__).resolve().parents[1]
+SPEED_HEADS = ("forward + backward", "compared with", "truenorm", "the other", "times faster")
+# The rows of the README: suite, and the peer it is compared with.
+SHORT = (
+    ("batch-ragged", "torch gather + scatter"),
+    ("batch-ragged", "torch eager, padding averaged in"),
+    ("group-ragged", "torch where-and-sum"),
+    ("rms-8192x768", "torch eager"),
+    ("layer-8192x512", "torch eager"),
+    ("batch-8192x512", "torch eager"),
+)
+
 
 def render(results: dict[str, Any], *, every: bool = False) -> str:
-    """The targets, forward against a copy, and what it was measured on; with `every`, all implementations too."""
+    """Speed beside the peers, forward beside a copy, and a caption; with `every`, all implementations too."""
     parts = [
-        _table(("forward + backward", "against", "truenorm", "peer", "times faster", "to reach"), _speeds(results)),
-        _table(("forward", "truenorm", "copy", "of a copy's bytes/s", "to reach"), _copies(results)),
+        _table(SPEED_HEADS, _speeds(results)),
+        _table(("forward", "truenorm", "copy", "share of a copy's bytes/s"), _copies(results)),
     ]
     if every:
         heads = ("case", "implementation", "forward + backward", "forward", "baseline / it")
@@ -22,17 +38,22 @@ def render(results: dict[str, Any], *, every: bool = False) -> str:
     return "\n\n".join([*parts, caption(results)]) + "\n"
 
 
+def render_short(results: dict[str, Any]) -> str:
+    """The rows of the README, with the same caption."""
+    return "\n\n".join([_table(SPEED_HEADS, _speeds(results, SHORT)), caption(results)]) + "\n"
+
+
 def caption(results: dict[str, Any]) -> str:
-    """How and on what it was measured, in one paragraph."""
+    """How it was measured, and on what machine."""
     machine, settings = results["machine"], results["settings"]
     versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items() if found)
     counts = [one["total"] if one["disturbed"] else one["quiet"] for one in (s["rounds"] for s in results["suites"])]
     rounds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
     busy = ", ".join(disturbed(results))
-    warning = f" **Other processes were busy during {busy}: do not trust.**" if busy else ""
+    warning = f" **Other processes were busy during {busy}: these times are not reliable.**" if busy else ""
     memory = {
-        "reuse": "freed memory is reused, by all alike (first touches of fresh memory are not measured)",
-        "system": "the allocator is left as it comes",
+        "reuse": "the allocator reuses freed memory for all implementations, so page faults are not measured",
+        "system": "default allocator",
     }[settings["allocator"]]
     return (
         f"Medians of {rounds} interleaved rounds, quartiles in brackets; float32; {memory}. "
@@ -42,7 +63,7 @@ def caption(results: dict[str, Any]) -> str:
 
 
 def disturbed(results: dict[str, Any]) -> list[str]:
-    """The suites whose times are worth little, as other processes were busy."""
+    """The suites during which other processes were busy."""
     return [suite["name"] for suite in results["suites"] if suite["rounds"]["disturbed"]]
 
 
@@ -55,26 +76,26 @@ def replace(text: str, table: str, name: str = "bench") -> str:
     return f"{before}{begin}\n{table.strip()}\n{end}{rest.split(end)[1]}"
 
 
-def _speeds(results: dict[str, Any]) -> Iterable[Sequence[str]]:
+def _speeds(results: dict[str, Any], rows: Sequence[tuple[str, str]] | None = None) -> Iterable[Sequence[str]]:
+    """One row for each comparison of forward and backward, or only for those in `rows`."""
     for suite in results["suites"]:
         times = {one["name"]: one for one in suite["implementations"]}
         title = suite["title"]
-        for target in suite["targets"]:
-            if target["part"] != "both":
+        for one in suite["comparisons"]:
+            name = one["against"]
+            if one["part"] != "both" or (rows is not None and (suite["name"], name) not in rows):
                 continue
-            ours, peer = (_time(times[name], "both") for name in ("truenorm", target["against"]))
-            yield title, target["against"], ours, peer, _ratio(target, "{:.2f}"), f"{target['required']:g}"
+            yield title, name, _time(times["truenorm"], "both"), _time(times[name], "both"), _ratio(one, "{:.2f}")
             title = ""
 
 
 def _copies(results: dict[str, Any]) -> Iterable[Sequence[str]]:
     for suite in results["suites"]:
         ours = next(one for one in suite["implementations"] if one["name"] == "truenorm")
-        for target in suite["targets"]:
-            if target["part"] == "forward":
+        for one in suite["comparisons"]:
+            if one["part"] == "forward":
                 copy = duration(suite["copy"]["seconds"]["median"])
-                share = _ratio(target, "{:.0%}")
-                yield suite["title"], _time(ours, "forward"), copy, share, f"{target['required']:.0%}"
+                yield suite["title"], _time(ours, "forward"), copy, _ratio(one, "{:.0%}")
 
 
 def _implementations(results: dict[str, Any]) -> Iterable[Sequence[str]]:
@@ -106,28 +127,37 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us"
 
 
-def _ratio(target: dict[str, Any], form: str) -> str:
-    """The median and the quartiles; bold where it is reached."""
-    if target["ratio"] is None:
+def _ratio(comparison: dict[str, Any], form: str) -> str:
+    """The median and the quartiles."""
+    if comparison["ratio"] is None:
         return "not measured"
-    median, low, high = (form.format(target["ratio"][key]) for key in ("median", "low", "high"))
-    return f"{f'**{median}**' if target['reached'] else median} ({low} to {high})"
+    median, low, high = (form.format(comparison["ratio"][key]) for key in ("median", "low", "high"))
+    return f"{median} ({low} to {high})"
+
+
+def publish(results: dict[str, Any], root: Path = ROOT) -> None:
+    """Write the tables into README.md and docs/speed.md; raise ValueError if other processes were busy."""
+    if busy := disturbed(results):
+        raise ValueError(f"other processes were busy during {', '.join(busy)}. Measure again on a quiet machine.")
+    for page, table in (("README.md", render_short(results)), ("docs/speed.md", render(results))):
+        file = root / page
+        file.write_text(replace(file.read_text("utf-8"), table), "utf-8")
 
 
 @click.command()
 @click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--every", is_flag=True, help="All implementations, not only those that a target names.")
-@click.option("--write", type=click.Path(exists=True, path_type=Path), help="Put it between its markers there.")
-def main(results: Path, every: bool, write: Path | None) -> None:
+@click.option("--every", is_flag=True, help="Show all implementations, not only those of the published tables.")
+@click.option("--write", is_flag=True, help="Write the tables into README.md and docs/speed.md.")
+def main(results: Path, every: bool, write: bool) -> None:
     """Render RESULTS (JSON) as Markdown."""
     found = json.loads(results.read_text("utf-8"))
-    table = render(found, every=every)
-    if write is None:
-        click.echo(table, nl=False)
-    elif busy := disturbed(found):
-        raise click.ClickException(f"other processes were busy during {', '.join(busy)}. Measure again, alone.")
-    else:
-        write.write_text(replace(write.read_text("utf-8"), table), "utf-8")
+    if not write:
+        click.echo(render(found, every=every), nl=False)
+        return
+    try:
+        publish(found)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Time, told so that a noisy machine does not decide: interleaved rounds, medians, ratios within a round."""
+"""Timing on a noisy machine: interleaved rounds, medians, and ratios within a round."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-# A turn lasts at least this long: a call of 10 us is repeated until the clock and the loop do not matter.
+# Seconds that a turn lasts at least: short calls are repeated, so that clock and loop overhead do not matter.
 TURN = 0.005
-# OpenMP's threads spin for some 3 ms after their work. Without a pause a 1 ms torch call that followed another
-# library's two threads took 8 ms, as the threads fought for two processors.
+# OpenMP's threads spin for about 3 ms after their work. Without a pause, a torch call of 1 ms took 8 ms after a call of
+# another library with two threads, because the threads competed for two processors.
 PAUSE = 0.01
-# A round counts as disturbed if other processes took more of a processor than this: torch's spinning threads,
-# with one processor of two taken from them, are 5 times slower.
+# A round is disturbed if other processes used more of a processor than this. torch's spinning threads become 5 times
+# slower when they lose one of two processors.
 DISTURBED = 0.1
 
 
 @dataclass
 class Samples:
-    """Seconds a call, one for each round; `faults` counts the pages that the system had to hand out meanwhile."""
+    """Seconds per call, one value a round; `faults` counts the page faults of all rounds."""
 
     calls: int = 1
     seconds: list[float] = field(default_factory=list)
@@ -37,18 +37,18 @@ class Samples:
 
 @dataclass
 class Rounds(Generic[Key]):
-    """What `interleave` measured; only the quiet rounds count, if there are at least `least` of them."""
+    """What `interleave` measured. Only quiet rounds count, if there are at least `least` of them."""
 
     samples: dict[Key, Samples]
     least: int
     others: list[float] = field(default_factory=list)  # processors that other processes used, for each round
 
     def quiet(self) -> list[int]:
-        """The rounds that others left alone: chosen by what others did, never by the times."""
+        """The rounds that other processes did not disturb. The choice does not depend on the times."""
         return [number for number, share in enumerate(self.others) if share <= DISTURBED]
 
     def disturbed(self) -> bool:
-        """There were too few quiet rounds: the numbers are of all rounds, and of little worth."""
+        """True if there were too few quiet rounds: the times are then of all rounds, and not reliable."""
         return len(self.quiet()) < self.least
 
     def seconds(self, key: Key) -> list[float]:
@@ -61,7 +61,7 @@ class Rounds(Generic[Key]):
 
 
 def rotate(keys: Sequence[Key], round_number: int) -> list[Key]:
-    """The order of one round: everyone is first in turn, so that nobody always runs at a bad moment."""
+    """The order of one round: another call is first in each."""
     start = round_number % len(keys)
     return [*keys[start:], *keys[:start]]
 
@@ -79,15 +79,15 @@ def interleave(
 ) -> Rounds[Key]:
     """Run every call once a round, in rotated order, until `seconds` are over; at least and at most `rounds`.
 
-    Before each turn everyone is given the same start: a pause in which other libraries' threads fall asleep, then an
-    untimed turn that wakes the own ones and fills the caches. While too few rounds were quiet, it waits for others to
-    finish (`patience` seconds in all), and goes on for up to twice the time.
+    Each turn starts with a pause, in which the threads of other libraries stop spinning, and an untimed turn, which
+    wakes the call's own threads and fills the caches. While too few rounds were quiet, it waits for other processes
+    to finish (`patience` seconds in total) and continues for up to twice the time.
     """
     others = others or seconds_of_others
     least, most = rounds
     found = Rounds({key: Samples(_calls_a_turn(call, turn, clock)) for key, call in calls.items()}, least)
     begin, waited = clock(), 0.0
-    with _collector_asleep():
+    with _garbage_collection_off():
         while (done := len(found.others)) < most:
             if done >= least and clock() - begin - waited >= seconds * (2 if found.disturbed() else 1):
                 break
@@ -106,7 +106,7 @@ def interleave(
 
 
 def _wait_for_others(limit: float, others: Callable[[], float], clock: Callable[[], float]) -> float:
-    """Wait until nobody else works, at most about `limit` seconds; returns how long it took."""
+    """Wait until other processes are idle, at most about `limit` seconds; return the seconds waited."""
     begin = clock()
     while clock() - begin < limit:
         start, taken = clock(), others()
@@ -129,8 +129,8 @@ def _elapsed(call: Callable[[], object], repeats: int, clock: Callable[[], float
 
 
 @contextmanager
-def _collector_asleep() -> Iterator[None]:
-    """No collection inside a turn: it costs what happens to be loaded."""
+def _garbage_collection_off() -> Iterator[None]:
+    """No collection inside a turn: its time depends on what else is loaded."""
     gc.collect()
     gc.disable()
     try:
@@ -144,7 +144,7 @@ def _page_faults() -> int:
 
 
 def seconds_of_others(stat: Path = Path("/proc/stat")) -> float:
-    """Processor seconds that other processes, or the host, took so far; always 0 where the system does not tell."""
+    """Processor seconds that other processes or the host used so far; 0 if the system does not report them."""
     try:
         user, nice, system, _, _, irq, softirq, stolen = map(int, stat.read_text("ascii").split()[1:9])
     except (OSError, ValueError):
@@ -162,5 +162,5 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
-    """above / below within each round, then the median: a slow moment hits both, and cancels."""
+    """The spread of above / below within each round: a slow moment affects both and cancels."""
     return spread([one / two for one, two in zip(above, below, strict=True)])

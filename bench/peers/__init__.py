@@ -1,28 +1,28 @@
-"""Who is measured. A peer is loaded when it is bound, so that a missing library costs only its own rows."""
+"""The implementations that are measured. A peer is imported when it is bound: a missing library costs only its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
 
-from bench.problem import Problem
+from bench.inputs import Inputs
 from bench.suite import OURS, Implementation, Run
 
 
-def _later(module: str, function: str = "bind") -> Callable[[Problem], Run]:
-    def bind(problem: Problem) -> Run:
-        found: Run = getattr(import_module(f"bench.peers.{module}"), function)(problem)
+def _lazy(module: str, function: str = "bind") -> Callable[[Inputs], Run]:
+    def bind(inputs: Inputs) -> Run:
+        found: Run = getattr(import_module(f"bench.peers.{module}"), function)(inputs)
         return found
 
     return bind
 
 
-TRUENORM = Implementation(OURS, _later("truenorm_numpy"))
-TORCH = Implementation("torch eager", _later("torch_eager"))
-TORCH_UNMASKED = Implementation("torch eager, padding averaged in", _later("torch_eager"), masked=False)
-TORCH_COMPILED = Implementation("torch.compile", _later("torch_eager", "bind_compiled"))
-GATHER = Implementation("torch gather + scatter", _later("torch_gather"))
-WHERE = Implementation("torch where-and-sum", _later("torch_where"))
-WHERE_COMPILED = Implementation("torch where-and-sum, compiled", _later("torch_where", "bind_compiled"))
-JAX = Implementation("jax jit", _later("jax_jit"))
-NUMPY = Implementation("numpy", _later("numpy_plain"))
+TRUENORM = Implementation(OURS, _lazy("truenorm_numpy"))
+TORCH = Implementation("torch eager", _lazy("torch_eager"))
+TORCH_WITH_PADDING = Implementation("torch eager, padding averaged in", _lazy("torch_eager"), ignores_padding=False)
+TORCH_COMPILED = Implementation("torch.compile", _lazy("torch_eager", "bind_compiled"))
+GATHER = Implementation("torch gather + scatter", _lazy("torch_gather"))
+WHERE = Implementation("torch where-and-sum", _lazy("torch_where"))
+WHERE_COMPILED = Implementation("torch where-and-sum, compiled", _lazy("torch_where", "bind_compiled"))
+JAX = Implementation("jax jit", _lazy("jax_jit"))
+NUMPY = Implementation("numpy", _lazy("numpy_plain"))

@@ -1,4 +1,4 @@
-"""A plain copy of the same array into memory that is there: the speed that memory allows."""
+"""A copy of the array into memory that is already allocated: the speed of memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from bench.problem import Array
+from bench.inputs import Array
 from bench.process import THREADS
 
 
 def copier(source: Array, target: Array) -> tuple[str, Callable[[], object]]:
-    """Who copies, and the call: torch's `copy_`, which uses all its threads; without torch, NumPy's."""
+    """The library that copies, and the call: torch's `copy_`, which uses all its threads, or NumPy without torch."""
     try:
         import torch
     except ImportError:
@@ -23,7 +23,7 @@ def copier(source: Array, target: Array) -> tuple[str, Callable[[], object]]:
 
 
 def copier_in_threads(source: Array, target: Array) -> tuple[str, Callable[[], object]]:
-    """NumPy's copy in as many threads as everyone has; in one where waking another would take longer (100 us)."""
+    """NumPy's copy in THREADS threads; in one for small arrays, as waking a thread takes about 100 us."""
     if source.nbytes < 2**20:
         return "numpy", lambda: np.copyto(target, source)
     pool = ThreadPoolExecutor(THREADS)

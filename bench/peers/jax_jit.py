@@ -1,4 +1,4 @@
-"""The formulas under `jax.jit`, differentiated by JAX. It uses as many threads as the process has processors."""
+"""The formulas under `jax.jit`, differentiated by JAX. JAX uses one thread for each processor of the process."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bench.problem import Problem
+from bench.inputs import Inputs
 from bench.suite import Run
 
 
-def bind(problem: Problem) -> Run:
-    """Where-and-sum, or plain means where nothing is padded."""
-    mask = None if problem.split_mask is None else jnp.asarray(problem.split_mask)
-    count, axes, affine, eps = jnp.asarray(problem.count), problem.axes, problem.affine, problem.case.eps
+def bind(inputs: Inputs) -> Run:
+    """Sums over `where` for padded inputs, plain means otherwise."""
+    mask = None if inputs.split_mask is None else jnp.asarray(inputs.split_mask)
+    count, axes, affine, eps = jnp.asarray(inputs.count), inputs.axes, inputs.affine, inputs.case.eps
 
-    def real(array: Any) -> Any:
+    def zero_padding(array: Any) -> Any:
         return array if mask is None else jnp.where(mask, array, 0.0)
 
     def function(x: Any, weight: Any, bias: Any) -> Any:
-        wide = x.reshape(problem.split)
-        if problem.centered:
-            wide = wide - real(wide).sum(axes, keepdims=True) / count
-        centered = real(wide)
+        wide = x.reshape(inputs.split)
+        if inputs.centered:
+            wide = wide - zero_padding(wide).sum(axes, keepdims=True) / count
+        centered = zero_padding(wide)
         var = (centered * centered).sum(axes, keepdims=True) / count
         y = centered * jax.lax.rsqrt(var + eps) * weight.reshape(affine)
-        return (y if bias is None else real(y + bias.reshape(affine))).reshape(x.shape)
+        return (y if bias is None else zero_padding(y + bias.reshape(affine))).reshape(x.shape)
 
     def with_gradients(x: Any, weight: Any, bias: Any, dy: Any) -> Any:
         y, pull_back = jax.vjp(function, x, weight, bias)
         return (y, *pull_back(dy))
 
-    arguments = [None if array is None else jnp.asarray(array) for array in (problem.x, problem.weight, problem.bias)]
-    dy = jnp.asarray(problem.dy)
+    arguments = [None if array is None else jnp.asarray(array) for array in (inputs.x, inputs.weight, inputs.bias)]
+    dy = jnp.asarray(inputs.dy)
     compiled, compiled_both = jax.jit(function), jax.jit(with_gradients)
 
     def forward() -> Any:

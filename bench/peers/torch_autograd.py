@@ -1,4 +1,4 @@
-"""How a torch peer is run: leaves with gradients, forward as in training, backward by autograd."""
+"""How a torch peer is run: forward as in training, backward by autograd."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bench.problem import Array, Problem
+from bench.inputs import Array, Inputs
 from bench.process import THREADS
 from bench.suite import Run
 
@@ -17,11 +17,11 @@ torch.set_num_threads(THREADS)
 Function = Callable[[Any, Any, Any], Any]
 
 
-def differentiate(problem: Problem, function: Function) -> Run:
-    """Forward records what backward needs; backward fills fresh gradients, as after `zero_grad`."""
-    x, weight = (_leaf(array) for array in (problem.x, problem.weight))
-    bias = None if problem.bias is None else _leaf(problem.bias)
-    dy = torch.from_numpy(problem.dy)
+def differentiate(inputs: Inputs, function: Function) -> Run:
+    """Forward with gradients enabled; backward into fresh gradients, as after `zero_grad`."""
+    x, weight = (_leaf(array) for array in (inputs.x, inputs.weight))
+    bias = None if inputs.bias is None else _leaf(inputs.bias)
+    dy = torch.from_numpy(inputs.dy)
     leaves = [leaf for leaf in (x, weight, bias) if leaf is not None]
 
     def forward() -> Any:

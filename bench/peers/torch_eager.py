@@ -1,26 +1,26 @@
-"""torch's own functions on the whole array: they know no padding."""
+"""torch's own functions on the whole array. They count padding as data."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 
+from bench.inputs import Inputs
 from bench.peers.torch_autograd import Function, differentiate
-from bench.problem import Problem
 from bench.suite import Run
 
 
-def bind(problem: Problem) -> Run:
-    return differentiate(problem, function_for(problem))
+def bind(inputs: Inputs) -> Run:
+    return differentiate(inputs, function_for(inputs))
 
 
-def bind_compiled(problem: Problem) -> Run:
-    return differentiate(problem, torch.compile(function_for(problem)))
+def bind_compiled(inputs: Inputs) -> Run:
+    return differentiate(inputs, torch.compile(function_for(inputs)))
 
 
-def function_for(problem: Problem) -> Function:
-    """The function a layer calls in training, without running statistics."""
-    case, size = problem.case, problem.weight.size
+def function_for(inputs: Inputs) -> Function:
+    """The function that torch's layer calls in training, without running statistics."""
+    case, size = inputs.case, inputs.weight.size
     if case.kind == "batch" and case.channels == "last":
         return lambda x, weight, bias: F.batch_norm(
             x.view(-1, size), None, None, weight, bias, training=True, eps=case.eps

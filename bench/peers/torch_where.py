@@ -1,4 +1,4 @@
-"""The other thing people write today: sums over `torch.where`, divided by how many are real."""
+"""Another common way to ignore padding: sums over `torch.where`, divided by the number of valid elements."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any
 
 import torch
 
+from bench.inputs import Inputs
 from bench.peers.torch_autograd import Function, differentiate
-from bench.problem import Problem
 from bench.suite import Run
 
 
-def bind(problem: Problem) -> Run:
-    return differentiate(problem, where_and_sum(problem))
+def bind(inputs: Inputs) -> Run:
+    return differentiate(inputs, where_and_sum(inputs))
 
 
-def bind_compiled(problem: Problem) -> Run:
-    return differentiate(problem, torch.compile(where_and_sum(problem)))
+def bind_compiled(inputs: Inputs) -> Run:
+    return differentiate(inputs, torch.compile(where_and_sum(inputs)))
 
 
-def where_and_sum(problem: Problem) -> Function:
-    """Two passes, as a careful person writes it. The mask and the counts are ready-made."""
-    assert problem.split_mask is not None
-    mask, count = torch.from_numpy(problem.split_mask), torch.from_numpy(problem.count)
-    split, axes, affine, eps = problem.split, problem.axes, problem.affine, problem.case.eps
+def where_and_sum(inputs: Inputs) -> Function:
+    """Mean first, then the squared deviations. Making the mask and the counts is not timed."""
+    assert inputs.split_mask is not None
+    mask, count = torch.from_numpy(inputs.split_mask), torch.from_numpy(inputs.count)
+    split, axes, affine, eps = inputs.split, inputs.axes, inputs.affine, inputs.case.eps
 
     def function(x: Any, weight: Any, bias: Any) -> Any:
         wide = x.view(split)

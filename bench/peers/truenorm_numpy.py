@@ -1,16 +1,16 @@
-"""truenorm, called as a user calls it on NumPy arrays."""
+"""truenorm on NumPy arrays, called as users call it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import truenorm as tn
-from bench.problem import Case, Problem
+from bench.inputs import Case, Inputs
 from bench.suite import Run
 
 
 def norm_of(case: Case) -> tn.Norm:
-    """The case as truenorm says it."""
+    """The normalization of a case."""
     match case.kind:
         case "batch":
             return tn.batch(case.channels, eps=case.eps)
@@ -24,10 +24,10 @@ def norm_of(case: Case) -> tn.Norm:
             return tn.group(case.groups, case.channels, eps=case.eps)
 
 
-def bind(problem: Problem) -> Run:
-    """`tn.forward` and `tn.backward`; lengths as they are, no mask."""
-    norm = norm_of(problem.case)
-    x, dy, weight, bias, lengths = problem.x, problem.dy, problem.weight, problem.bias, problem.lengths
+def bind(inputs: Inputs) -> Run:
+    """`tn.forward` and `tn.backward`, with `lengths`."""
+    norm = norm_of(inputs.case)
+    x, dy, weight, bias, lengths = inputs.x, inputs.dy, inputs.weight, inputs.bias, inputs.lengths
 
     def forward() -> Any:
         return tn.forward(x, norm, weight=weight, bias=bias, lengths=lengths).y

@@ -1,4 +1,4 @@
-"""What is computed: the inputs of one benchmark, the same for every implementation."""
+"""The inputs of one benchmark case, the same for every implementation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A problem before its arrays are made; `seed` makes them the same everywhere.
+    """What to normalise, and how. `seed` makes the arrays the same on every machine.
 
     shape      (n, c) or (b, t, c); with `channels="second"` (b, c, t)
     ragged     draw one length for each sample, uniform in 1..t
@@ -29,8 +29,8 @@ class Case:
     seed: int = 0
     eps: float = 1e-5
 
-    def problem(self) -> Problem:
-        """Draw the arrays. Weights are odd and padding is not zero: a wrong backward or mask must show."""
+    def make_inputs(self) -> Inputs:
+        """Draw the arrays. Weights are irregular and padding is not zero, so that a wrong gradient or mask shows."""
         rng = np.random.default_rng(self.seed)
         size = self.shape[1 if self.channels == "second" else -1]
         weight, bias = (rng.uniform(0.5, 1.5, size).astype(np.float32) for _ in range(2))
@@ -40,15 +40,15 @@ class Case:
         if self.ragged:
             steps = self.shape[2 if self.channels == "second" else 1]
             lengths = rng.integers(1, steps, self.shape[0], endpoint=True)
-        problem = Problem(self, x, dy, weight, None if self.kind == "rms" else bias, lengths)
-        if problem.mask is not None:
-            x[...] = np.where(problem.mask, x, 1 - x)
-        return problem
+        inputs = Inputs(self, x, dy, weight, None if self.kind == "rms" else bias, lengths)
+        if inputs.mask is not None:
+            x[...] = np.where(inputs.mask, x, 1 - x)
+        return inputs
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """The arrays, and how they broadcast, for the peers that are written out as formulas."""
+class Inputs:
+    """The arrays, and the shapes in which they broadcast for the peers that are written as formulas."""
 
     case: Case
     x: Array
@@ -59,7 +59,7 @@ class Problem:
 
     @cached_property
     def mask(self) -> Array | None:
-        """True where x is real, of the rank of x. Made outside the clock: a model makes it once for all layers."""
+        """True where x is valid, with the rank of x. Not timed: a model makes its mask once for all layers."""
         if self.lengths is None:
             return None
         second = self.case.channels == "second"
@@ -68,7 +68,7 @@ class Problem:
 
     @property
     def split(self) -> tuple[int, ...]:
-        """The shape of x with channels split into groups: then one set of axes is averaged over."""
+        """The shape of x with the channels split into groups. `axes` are axes of this shape."""
         if self.case.kind != "group":
             return self.x.shape
         samples, channels, steps = self.x.shape
@@ -76,7 +76,7 @@ class Problem:
 
     @property
     def split_mask(self) -> Array | None:
-        """`mask`, to broadcast against `split`."""
+        """`mask` in a shape that broadcasts against `split`."""
         return self.mask[:, None] if self.mask is not None and self.case.kind == "group" else self.mask
 
     @property
@@ -93,7 +93,7 @@ class Problem:
 
     @property
     def affine(self) -> tuple[int, ...]:
-        """The shape that weight and bias take against `split`."""
+        """The shape of weight and bias that broadcasts against `split`."""
         match self.case.kind:
             case "group":
                 return (*self.split[1:3], 1)
@@ -108,7 +108,7 @@ class Problem:
 
     @property
     def count(self) -> Array | np.float32:
-        """How many elements share each statistic, to broadcast against `split`."""
+        """The number of elements in each statistic, in a shape that broadcasts against `split`."""
         sizes = [self.split[axis] for axis in self.axes]
         if self.split_mask is None:
             return np.float32(np.prod(sizes))
@@ -117,16 +117,16 @@ class Problem:
 
     @property
     def valid_bytes(self) -> int:
-        """The bytes of x that are real."""
+        """The bytes of x that are valid."""
         if self.mask is None:
             return self.x.nbytes
         return int(self.mask.sum()) * (self.x.nbytes // self.mask.size)
 
     @property
     def needed_bytes(self) -> int:
-        """What a forward must move: y once, and the real x once for each pass over it.
+        """The bytes that a forward pass must move: y once, and the valid part of x once for each pass over it.
 
-        Batch norm must see all rows before it can normalise the first: two reads. Every other statistic covers at
-        most a few hundred kB, which stay in cache between its two passes: one read.
+        Batch norm reads x twice: it needs all rows before it can normalise the first. Each statistic of the other
+        norms covers at most a few hundred kB, which stay in the cache between the two passes, so they read x once.
         """
         return self.x.nbytes + (2 if self.case.kind == "batch" else 1) * self.valid_bytes
