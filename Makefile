@@ -1,15 +1,19 @@
-# Every target sets up what it needs in .venv first, and again only when the files it is made from have changed.
+# Every target first sets up what it needs in .venv, and does so again only when the files that it is made from change.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-all lint format bench bench-all experiments clean
+.PHONY: help setup remove-unfinished demo test test-slow test-all lint lint-python lint-cpp lint-page format \
+	bench bench-all experiments clean
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
 DEMO := .venv/.demo
 DEV := .venv/.dev
+# Exists while packages are installed. If it is found, the last set-up did not end, and .venv is made anew.
+UNFINISHED := .venv/.unfinished
 # Build isolation is off so that the pinned build tools are used, for truenorm and for packages without wheels.
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-input --no-build-isolation -c constraints.txt
-NATIVE := $(wildcard src/truenorm/native/*)
+NATIVE := $(shell find src/truenorm/native -type f)
+CPP := $(filter %.cpp %.hpp %.inc,$(NATIVE))
 BUILD_TOOLS := setuptools scikit-build-core nanobind cmake ninja
 
 # The compiled part only makes things faster: without it there is one visible line, and everything works.
@@ -18,9 +22,17 @@ WARN = @$(BIN)/python -c "import truenorm._native" 2>/dev/null || \
 	"To see why: $(BIN)/pip install -v --no-build-isolation --no-deps -e ." >&2
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(DEV) ## Make .venv with everything that developers need
+
+ifneq ($(wildcard $(UNFINISHED)),)
+$(DEMO): remove-unfinished
+endif
+
+remove-unfinished:
+	@echo "The last set-up of .venv did not end: starting again."
+	@rm -rf .venv
 
 $(DEMO): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@rm -f $@
@@ -28,18 +40,20 @@ $(DEMO): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 		{ echo "ERROR: truenorm needs Python 3.11 or newer; $(PYTHON) is not (set PYTHON=...)." >&2; exit 1; }
 	@$(PYTHON) -c "import venv, ensurepip" 2>/dev/null || \
 		{ echo "ERROR: $(PYTHON) has no venv module (on Debian: apt install python3-venv)." >&2; exit 1; }
+	@mkdir -p .venv && touch $(UNFINISHED)
 	@echo "Setting up .venv (1/2): build tools ..."
 	@$(PYTHON) -m venv .venv
 	@$(PIP) $(BUILD_TOOLS)
 	@echo "Setting up .venv (2/2): compiling and installing truenorm ..."
 	@$(PIP) -e '.[lab]'
-	@touch $@
+	@rm $(UNFINISHED) && touch $@
 
 # The demo needs none of this.
 $(DEV): $(DEMO)
-	@echo "Setting up .venv: torch, test tools, linters ..."
+	@echo "Setting up .venv: torch, test tools, linters (a few minutes) ..."
+	@rm -f $@ && touch $(UNFINISHED)
 	@$(PIP) -e '.[dev]'
-	@touch $@
+	@rm $(UNFINISHED) && touch $@
 
 demo: $(DEMO) ## Show what truenorm does
 	$(WARN)
@@ -56,14 +70,23 @@ test-slow: $(DEV) ## Run the slow tests and the mutants
 
 test-all: test test-slow ## Run all tests
 
-lint: $(DEV) ## Check format, style and types
+lint: lint-python lint-cpp lint-page ## Check format, style and types
+
+lint-python: $(DEV)
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 
+lint-cpp: $(DEV)
+	@[ ! -e .clang-format ] || $(BIN)/clang-format --dry-run -Werror $(CPP)
+
+lint-page: $(DEV)
+	@[ ! -x tools/lint_page.sh ] || tools/lint_page.sh
+
 format: $(DEV) ## Format the sources and apply safe fixes
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
+	@[ ! -e .clang-format ] || $(BIN)/clang-format -i $(CPP)
 
 bench: $(DEV) ## Measure beside other implementations, in about two minutes
 	@$(BIN)/python bench/startup.py

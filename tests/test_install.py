@@ -1,4 +1,4 @@
-"""`make demo` on a machine where nothing was prepared, with a C++ compiler and without one."""
+"""`make demo` on a fresh machine, with a C++ compiler and without one, and after a set-up that did not end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (ROOT / "Makefile").exists() or not shutil.which("make"), reason="needs a checkout and make"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "Makefile").exists() or not shutil.which("make"), reason="needs a checkout and make"
+)
 
 
-def stranger(home: Path) -> dict[str, str]:
+def clean_environment(home: Path) -> dict[str, str]:
     """An environment without a pip cache and without any variable but those that pip needs to reach its registries."""
     endings = ("_proxy", "_PROXY")
     names = [name for name in os.environ if name.startswith(("PIP_", "SSL_CERT")) or name.endswith(endings)]
@@ -29,15 +26,16 @@ def stranger(home: Path) -> dict[str, str]:
     return kept | {"HOME": str(home), "PIP_NO_CACHE_DIR": "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["g++", "none"])
 def test_make_demo_sets_itself_up(compiler: str, tmp_path: Path) -> None:
     if compiler != "none" and not shutil.which(compiler):
         pytest.skip(f"needs {compiler}")
     checkout, home = tmp_path / "checkout", tmp_path / "home"
     home.mkdir()
-    ignored = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".*_cache", "runs")
+    ignored = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".*_cache", "runs", "node_modules")
     shutil.copytree(ROOT, checkout, ignore=ignored)
-    environment = stranger(home)
+    environment = clean_environment(home)
     if compiler == "none":
         environment |= {"CC": "/bin/false", "CXX": "/bin/false"}
 
@@ -50,3 +48,61 @@ def test_make_demo_sets_itself_up(compiler: str, tmp_path: Path) -> None:
     shown = subprocess.run([".venv/bin/truenorm", "env"], cwd=checkout, env=environment, capture_output=True, text=True)
     assert f"engine       {'reference' if compiler == 'none' else 'native'}\n" in shown.stdout
     assert "torch        not installed: " in shown.stdout
+
+
+# Stands in for Python: `-m venv` makes a .venv whose python is this script; pip fails while the file `broken` exists.
+FAKE_PYTHON = """\
+#!/bin/sh
+case "$*" in
+"-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python && cp "$0" .venv/bin/truenorm ;;
+*"pip install"*) echo "pip $*" >>pip.log; [ ! -e broken ] || { touch .venv/half-installed; exit 1; } ;;
+demo) echo "the demo" ;;
+esac
+"""
+
+
+class Checkout:
+    """A checkout in which setting up takes no time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.venv, self.broken = folder, folder / ".venv", folder / "broken"
+        (folder / "src/truenorm/native").mkdir(parents=True)
+        for name in ("Makefile", "pyproject.toml", "constraints.txt", "CMakeLists.txt"):
+            shutil.copy(ROOT / name, folder)
+        (folder / "python").write_text(FAKE_PYTHON)
+        (folder / "python").chmod(0o755)
+
+    def make(self, target: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", target, f"PYTHON={self.folder / 'python'}"]
+        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("target", ["demo", "setup"])
+def test_a_set_up_that_did_not_end_starts_again(target: str, tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    if target == "setup":
+        assert checkout.make("demo").returncode == 0  # what fails is the second part
+    checkout.broken.touch()
+    assert checkout.make(target).returncode != 0
+    assert (checkout.venv / "half-installed").exists()
+    checkout.broken.unlink()
+
+    done = checkout.make("demo")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("The last set-up of .venv did not end: starting again.\n")
+    assert done.stdout.endswith("the demo\n")
+    assert not (checkout.venv / "half-installed").exists()
+    assert checkout.make(target).returncode == 0
+    assert not (checkout.venv / ".unfinished").exists()
+
+
+def test_a_set_up_that_ended_is_not_repeated(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    first, second = checkout.make("demo").stdout, checkout.make("demo").stdout
+    assert first.startswith("Setting up .venv (1/2): build tools ...\n")
+    assert second == "the demo\n"
+    assert checkout.make("setup").returncode == 0
+    calls = (tmp_path / "pip.log").read_text()
+    assert checkout.make("setup").returncode == 0
+    assert (tmp_path / "pip.log").read_text() == calls
+    assert checkout.make("demo").stdout == "the demo\n"
