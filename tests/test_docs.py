@@ -1,4 +1,4 @@
-"""What README, docs and help texts show is true: their code runs, their commands work, their links lead somewhere."""
+"""README, docs and help texts are right: their code runs, their commands work, their links lead somewhere."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_commands_shown_to_people_work(command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text("utf-8")
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
+    for target in re.findall(r"\]\(([^)#]+)\)", text) + re.findall(r'src="([^"]+)"', text):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
     for target in re.findall(r"`((?:src|docs|tests|bench|tools)/[\w./-]+)`", text):
         assert (ROOT / target).exists(), f"{page.name} names {target}"
@@ -79,3 +79,9 @@ def test_the_three_first_files_stay_short() -> None:
     for name in ("norm", "moments", "reference"):
         lines = (ROOT / f"src/truenorm/core/{name}.py").read_text("utf-8").splitlines()
         assert len(lines) <= 220, f"{name}.py has {len(lines)} lines"
+
+
+def test_commits_are_checked_by_the_parts_of_make_lint() -> None:
+    parts = re.findall(r"^lint: (.*) ##", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)[0].split()
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text("utf-8")
+    assert re.findall(r"entry: make --silent (.*)", hooks) == parts
