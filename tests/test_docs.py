@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import doctest
+import email
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tarfile
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,38 @@ def test_links_and_named_files_exist(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
     for target in re.findall(r"`((?:src|docs|tests|bench|tools)/[\w./-]+)`", text):
         assert (ROOT / target).exists(), f"{page.name} names {target}"
+
+
+@pytest.fixture(scope="module")
+def metadata(tmp_path_factory: pytest.TempPathFactory) -> Message:
+    """The metadata that a package index reads from a source archive."""
+    folder = tmp_path_factory.mktemp("archive")
+    code = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        file = archive.extractfile(f"{path.name.removesuffix('.tar.gz')}/PKG-INFO")
+        assert file is not None
+        return email.message_from_bytes(file.read())
+
+
+def test_the_long_description_has_no_relative_links(metadata: Message) -> None:
+    text = str(metadata.get_payload())
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "tnt.BatchNorm1d(1)" in text
+    assert "docs/torch.md" in text
+    links = re.findall(r"\]\(([^)]*)\)", text) + re.findall(r"(?:src|href)=\"([^\"]*)", text)
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "<!--" not in text
+
+
+def test_the_metadata_says_what_the_package_is(metadata: Message) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert metadata["Summary"].startswith("Drop-in PyTorch normalization layers that ignore padding")
+    assert "\nDrop-in PyTorch normalization layers that ignore padding.\n" in readme
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata.get_all("Provides-Extra") == ["torch", "lab", "all", "dev"]
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 
 def test_references_in_docstrings_are_listed() -> None:
