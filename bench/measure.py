@@ -105,5 +105,5 @@ def _comparison(rounds: Rounds[Key], against: Key, factor: float = 1.0) -> dict[
     name, part = against
     if against not in rounds.samples or (OURS, part) not in rounds.samples:
         return {"against": name, "part": part, "ratio": None}
-    theirs = [second * factor for second in rounds.seconds(against)]
-    return {"against": name, "part": part, "ratio": ratio(theirs, rounds.seconds((OURS, part)))}
+    other = [second * factor for second in rounds.seconds(against)]
+    return {"against": name, "part": part, "ratio": ratio(other, rounds.seconds((OURS, part)))}
