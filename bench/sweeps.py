@@ -58,7 +58,9 @@ def main(names: tuple[str, ...], seconds: float, patience: float, write: Path | 
     if write is None:
         click.echo(table)
     if busy:
-        raise click.ClickException(f"other processes were busy during {', '.join(busy)}. Measure again.")
+        raise click.ClickException(
+            f"other processes were busy during {', '.join(busy)}. Measure again on a quiet machine."
+        )
     if write is not None:
         write.write_text(replace(write.read_text("utf-8"), table, "sweeps"), "utf-8")
 
