@@ -107,5 +107,5 @@ experiments: $(DEV) ## Run everything that docs/lab.md reports, in about ten min
 	@$(BIN)/python -m tools.recordings
 
 clean: ## Remove everything that can be made again
-	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/results.partial.json
 	@find . -name __pycache__ -prune -exec rm -rf {} +
