@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import recordings
 from browser import DESKTOP, PHONE, Open, flushed, violations
 from numpy.testing import assert_allclose
+from tools import recordings
 
 from truenorm import page as page_source
 from truenorm.cli import main
