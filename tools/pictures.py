@@ -1,4 +1,4 @@
-"""Pictures of the page, for docs/page.md: desktop and phone, light and dark, with Debian's chromium.
+"""Take the screenshots of docs/page.md: desktop and phone, light and dark, with Debian's chromium.
 
 python -m tools.pictures [FOLDER]
 """
@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from truenorm import page
 
+if TYPE_CHECKING:
+    from playwright.sync_api import ViewportSize
+
 CHROMIUM = "/usr/bin/chromium"
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
-# Name, what is in the address, and which heading stands on top.
-PICTURES = {
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+DESKTOP: ViewportSize = {"width": 1280, "height": 860}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+# File name, fragment of the address, heading to scroll to, window size, colour scheme.
+PICTURES: dict[str, tuple[str, str, ViewportSize, Literal["light", "dark"]]] = {
     "table": ("part=table&norm=layer", "One table", DESKTOP, "light"),
     "backwards": ("part=backwards&backwards.step=dvar", "Step by step", DESKTOP, "light"),
     "sentences": ("part=sentences&sentences.fill=10", "4. So the mean shrinks", DESKTOP, "light"),
@@ -31,17 +36,17 @@ PICTURES = {
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("docs/page"))
 def main(folder: Path) -> None:
-    """Write a PNG of each part into FOLDER."""
+    """Write a screenshot of each part of the page into FOLDER."""
     from playwright.sync_api import sync_playwright
 
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         file = page.write(Path(scratch) / "truenorm.html")
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        for name, (address, heading, size, scheme) in PICTURES.items():
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        for name, (fragment, heading, size, scheme) in PICTURES.items():
             context = browser.new_context(viewport=size, color_scheme=scheme, offline=True)
             tab = context.new_page()
-            tab.goto(f"{file.as_uri()}#{address}")
+            tab.goto(f"{file.as_uri()}#{fragment}")
             shown = tab.locator("section:visible, [role=tabpanel]:visible")
             found = shown.get_by_role("heading", name=heading)
             target = found.first if found.count() else shown.get_by_role("heading").first

@@ -1,14 +1,14 @@
-"""The runs that the page shows: a small network trained with and without batch norm, at several learning rates.
+"""Record the training runs that the page shows: with and without batch norm, at several learning rates.
 
     python -m tools.recordings          # writes src/truenorm/page/runs.json, in about half a minute
 
 The network is the character network of the lab, trained on first names. Both runs of a pair start from the same weights
-and see the same batches. Of each run with seed 0 the file holds the training loss at POINTS and a look inside at
-MOMENTS; of all SEEDS, the held-out loss at the end. Everything at a step is of one forward: the loss, and the numbers
-that went into tanh and came out of it, of the 32 examples of that step's batch.
+and see the same batches. For each run with seed 0 the file holds the training loss at POINTS and statistics of the
+hidden layer at MOMENTS; for all SEEDS, the held-out loss at the end. All numbers of a step come from one forward pass
+over the batch of that step: the loss, and the inputs and outputs of tanh.
 
-The file has one run a line, so that a change shows which run it was. The same seeds give the same numbers, up to
-roundings, which grow where training is unstable.
+The file has one run a line, so that a diff shows which run changed. The same seeds give the same numbers up to rounding
+errors, which grow where training is unstable. Keys of the file are read by the page: "rate" is the learning rate.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ RATES = (0.01, 0.1, 1.0, 3.0, 10.0)
 NORMS = ("none", "batch")
 SEEDS = range(5)
 STEPS = 4000
-# What happens, happens early: dense at the beginning.
+# Most changes happen early in a run: record more often there.
 EARLY = (0, 1, 2, 3, 5, 10, 20, 50)
 POINTS = (*EARLY, *range(100, STEPS + 1, 100))
 MOMENTS = (*EARLY, 100, 200, 400, 600, 800, 1000, 1500, 2000, 2500, 3000, 4000)
-REACH, BINS = 5.0, 20  # of what goes into tanh; what lies beyond is counted in one more bin at each end
-PARTS = 200  # of a histogram: shares in halves of a percent, as the page has room for about a pixel each
-FLAT = 0.97  # an output beyond is saturated, as in truenorm.lab.instruments
-SILENT = 0.1  # an output within is next to nothing
+REACH, BINS = 5.0, 20  # of the histogram of tanh's inputs, with one more bin at each end for values beyond
+PARTS = 200  # a histogram counts in units of 1 / PARTS, about a pixel on the page
+FLAT = 0.97  # a larger output is saturated, as in truenorm.lab.diagnostics
+SILENT = 0.1  # a smaller output is nearly 0
 
 
 @click.command()
@@ -54,17 +54,17 @@ def main(out: Path) -> None:
         for norm in NORMS:
             first, *others = (record(norm, rate, seed) for seed in SEEDS)
             first["held_out"] += [other["held_out"][0] for other in others]
-            click.echo(f"rate {rate:g}, norm {norm}: held out {first['held_out']}", err=True)
+            click.echo(f"lr {rate:g}, norm {norm}: held out {first['held_out']}", err=True)
             runs.append(first)
     out.write_text(as_text(runs), "utf-8")
 
 
 def as_text(runs: list[dict[str, Any]]) -> str:
-    """The whole file: what all runs share, then one run a line."""
+    """The content of the file: what all runs share, then one run a line."""
     shared = {
         "steps": STEPS,
-        "batch": configured("batch", 1.0).batch,
-        "hidden": configured("batch", 1.0).hidden,
+        "batch": make_run_config("batch", 1.0).batch,
+        "hidden": make_run_config("batch", 1.0).hidden,
         "guessing": rounded(math.log(27)),
         "seeds": len(SEEDS),
         "flat": FLAT,
@@ -78,49 +78,49 @@ def as_text(runs: list[dict[str, Any]]) -> str:
     return f'{json.dumps(shared, separators=(",", ":"))[:-1]},"runs":[\n{lines}\n]}}\n'
 
 
-def configured(norm: str, rate: float, seed: int = 0) -> Config:
-    """The network of the notes: as `truenorm train` has it, with n-1 in the variance, at a constant rate."""
-    from truenorm.lab.config import suited
+def make_run_config(norm: str, lr: float, seed: int = 0) -> Config:
+    """The defaults of `truenorm train`, with n - 1 in the variance and a constant learning rate."""
+    from truenorm.lab.config import make_config
 
-    own = {"ddof": 1} if norm == "batch" else {}
-    return suited({"norm": norm, "rate": rate, "seed": seed, "schedule": "constant", "steps": STEPS, **own})
+    options = {"ddof": 1} if norm == "batch" else {}
+    return make_config({"norm": norm, "lr": lr, "seed": seed, "schedule": "constant", "steps": STEPS, **options})
 
 
 def record(norm: str, rate: float, seed: int = 0, until: int = STEPS) -> dict[str, Any]:
     """One run, from its start to the step `until`."""
     import numpy as np
 
-    from truenorm.lab.layers import Pass, Tanh
+    from truenorm.lab.layers import ForwardContext, Tanh
     from truenorm.lab.training import Trainer, prepare
 
-    class Seen(Tanh):
-        """Tanh that keeps what went in."""
+    class RecordingTanh(Tanh):
+        """Tanh that keeps its input."""
 
-        def forward(self, x: Array, how: Pass) -> Array:
+        def forward(self, x: Array, ctx: ForwardContext) -> Array:
             self.x = x
-            return super().forward(x, how)
+            return super().forward(x, ctx)
 
-    config = configured(norm, rate, seed)
+    config = make_run_config(norm, rate, seed)
     trainer = Trainer(config, prepare(config))
-    tanh = trainer.network.layers["act1"] = Seen()
+    tanh = trainer.network.layers["act1"] = RecordingTanh()
     run: dict[str, Any] = {"norm": norm, "rate": rate, "loss": [], "held_out": []}
-    looks: list[dict[str, Any]] = []
+    statistics: list[dict[str, Any]] = []
     losses: list[float] = []
-    with np.errstate(all="ignore"):  # what overflows shows in the loss
+    with np.errstate(all="ignore"):  # overflow shows in the loss
         for step in range(until + 1):
             if step == until:
-                run["held_out"].append(rounded(trainer.score(trainer.material.held_out).loss))
-            losses.append(trainer.advance())  # the loss after `step` steps, and one step more
+                run["held_out"].append(rounded(trainer.evaluate(trainer.data.held_out).loss))
+            losses.append(trainer.train_step())  # the loss after `step` steps; then takes one more
             if step in POINTS:
-                run["loss"].append(rounded(sum(losses) / len(losses)))  # the mean since the point before
+                run["loss"].append(rounded(sum(losses) / len(losses)))  # the mean since the last point
                 losses = []
             if step in MOMENTS:
-                looks.append(inside(tanh.x, tanh.y))
-    return run | {name: [look[name] for look in looks] for name in looks[0]}
+                statistics.append(hidden_statistics(tanh.x, tanh.y))
+    return run | {name: [one[name] for one in statistics] for name in statistics[0]}
 
 
-def inside(x: Array, y: Array) -> dict[str, Any]:
-    """What goes into tanh, what comes out, and what tanh lets through of a gradient: its slope, 1 - y²."""
+def hidden_statistics(x: Array, y: Array) -> dict[str, Any]:
+    """Statistics of the inputs and outputs of tanh, and the mean of its derivative, 1 - y²."""
     import numpy as np
 
     return {
@@ -134,9 +134,9 @@ def inside(x: Array, y: Array) -> dict[str, Any]:
 
 
 def histogram(values: Array, edges: Array) -> list[int]:
-    """How many of PARTS equal parts of the values lie in each bin; one on an edge belongs to the bin above it.
+    """The share of the values in each bin, in units of 1 / PARTS. A value on an edge belongs to the bin above it.
 
-    The largest remainders are rounded up, so that the parts add up.
+    The largest remainders are rounded up, so that the shares add up to PARTS.
     """
     import numpy as np
 
@@ -148,7 +148,7 @@ def histogram(values: Array, edges: Array) -> list[int]:
 
 
 def rounded(value: float, digits: int = 4) -> float | None:
-    """So many significant digits; None for what is not finite, which JSON has no word for."""
+    """Round to significant digits; None if the value is not finite, as JSON has neither NaN nor infinity."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""One training step of the notes' network in JAX: loss, gradients and update under one `jax.jit`."""
+"""One training step of the character network in JAX: loss, gradients and update under one `jax.jit`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from truenorm.lab.training import Trainer
 
 
 def bind(trainer: Trainer) -> Callable[[], float]:
-    """A step from the trainer's own weights, which returns the loss before it. Its batches are int32 already."""
+    """A step that starts from the trainer's weights and returns the loss of its batch. Batches are converted before."""
     config = trainer.config
-    chosen = [trainer.batches[step] for step in range(trainer.batches.steps)]
-    batches = cycle([(one.x.astype("int32"), one.targets.astype("int32")) for one in chosen])
+    drawn = [trainer.batches[step] for step in range(trainer.batches.steps)]
+    batches = cycle([(one.x.astype("int32"), one.targets.astype("int32")) for one in drawn])
     state = {name: jnp.array(value) for name, value in trainer.network.parameters.items()}
     running = (jnp.zeros(config.hidden), jnp.ones(config.hidden))
 
@@ -29,15 +29,15 @@ def bind(trainer: Trainer) -> Callable[[], float]:
         return -jax.nn.log_softmax(logits)[jnp.arange(len(y)), y].mean(), (mean, var)
 
     @partial(jax.jit, donate_argnums=(0, 1))
-    def step(p: dict[str, Any], kept: tuple[Any, Any], x: Any, y: Any) -> Any:
+    def step(p: dict[str, Any], running: tuple[Any, Any], x: Any, y: Any) -> Any:
         (loss, (mean, var)), gradients = jax.value_and_grad(loss_of, has_aux=True)(p, x, y)
         unbiased = var * config.batch / (config.batch - 1)
-        kept = (kept[0] + 0.1 * (mean - kept[0]), kept[1] + 0.1 * (unbiased - kept[1]))
-        return {name: value - config.rate * gradients[name] for name, value in p.items()}, kept, loss
+        running = (running[0] + 0.1 * (mean - running[0]), running[1] + 0.1 * (unbiased - running[1]))
+        return {name: value - config.lr * gradients[name] for name, value in p.items()}, running, loss
 
-    def advance() -> float:
+    def train_step() -> float:
         nonlocal state, running
         state, running, loss = step(state, running, *next(batches))
         return float(loss)
 
-    return advance
+    return train_step

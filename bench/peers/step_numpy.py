@@ -1,4 +1,4 @@
-"""One training step of the notes' network as a page of NumPy: no layers, no names, every line by hand."""
+"""One training step of the character network in plain NumPy, written out line by line without layers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ F = np.float32
 
 
 def bind(trainer: Trainer) -> Callable[[], float]:
-    """A step from the trainer's own weights, which returns the loss before it."""
+    """A step that starts from the trainer's weights and returns the loss of its batch."""
     config = trainer.config
-    chosen = [trainer.batches[step] for step in range(trainer.batches.steps)]
-    batches = cycle([(one.x, one.targets) for one in chosen])
+    drawn = [trainer.batches[step] for step in range(trainer.batches.steps)]
+    batches = cycle([(one.x, one.targets) for one in drawn])
     table, w1, b1, weight, bias, w2, b2 = (value.copy() for value in trainer.network.parameters.values())
     running_mean, running_var = np.zeros(config.hidden, F), np.ones(config.hidden, F)
-    n, rate, rows = config.batch, F(config.rate), np.arange(config.batch)
+    n, lr, rows = config.batch, F(config.lr), np.arange(config.batch)
     share, unbiased, momentum = F(1 / n), F(n / (n - 1)), F(0.1)
 
-    def advance() -> float:
+    def train_step() -> float:
         nonlocal running_mean, running_var
         x, targets = next(batches)
         e = table[x].reshape(n, -1)
@@ -57,7 +57,7 @@ def bind(trainer: Trainer) -> Callable[[], float]:
             (w2, ha.T @ dlogits),
             (b2, dlogits.sum(0)),
         ):
-            value -= rate * gradient
+            value -= lr * gradient
         return loss
 
-    return advance
+    return train_step

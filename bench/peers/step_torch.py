@@ -1,4 +1,4 @@
-"""One training step of the notes' network in eager torch: modules, autograd, `torch.optim.SGD`."""
+"""One training step of the character network in eager torch: modules, autograd, `torch.optim.SGD`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from truenorm.lab.training import Trainer
 
 
 def bind(trainer: Trainer) -> Callable[[], float]:
-    """A step from the trainer's own weights, which returns the loss before it. Its batches are tensors already."""
+    """A step that starts from the trainer's weights and returns the loss of its batch. Batches are converted before."""
     config, start = trainer.config, trainer.network.parameters
-    chosen = [trainer.batches[step] for step in range(trainer.batches.steps)]
-    batches = cycle([(torch.from_numpy(one.x), torch.from_numpy(one.targets)) for one in chosen])
+    drawn = [trainer.batches[step] for step in range(trainer.batches.steps)]
+    batches = cycle([(torch.from_numpy(one.x), torch.from_numpy(one.targets)) for one in drawn])
     table, hidden, out = (start[name] for name in ("embed.table", "linear1.weight", "output.weight"))
     model = nn.Sequential(
         nn.Embedding(*table.shape),
@@ -30,9 +30,9 @@ def bind(trainer: Trainer) -> Callable[[], float]:
         for parameter, name in zip(model.parameters(), start, strict=True):
             value = torch.from_numpy(start[name].copy())
             parameter.copy_(value.T if name.startswith(("linear", "output")) and value.ndim == 2 else value)
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
 
-    def advance() -> float:
+    def train_step() -> float:
         x, targets = next(batches)
         loss = functional.cross_entropy(model(x), targets)
         optimizer.zero_grad()
@@ -40,4 +40,4 @@ def bind(trainer: Trainer) -> Callable[[], float]:
         optimizer.step()
         return loss.item()
 
-    return advance
+    return train_step

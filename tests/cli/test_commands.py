@@ -1,4 +1,4 @@
-"""The commands as a person meets them: what they print, how they fail."""
+"""The commands: what they print, and how they fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
     return {step["name"]: np.array(step["values"], float) for step in json.loads(out)["steps"]}
 
 
-FILES = {
+FILES: dict[str, str | bytes] = {
     "words.csv": "1,2,3\n4,five,6\n",
     "gap.csv": "1,2,3\n4,,6\n",
     "ragged.csv": "1,2,3\n\n4,5\n",
@@ -50,14 +50,14 @@ FILES = {
 }
 
 ERRORS = [
-    (["words.csv"], "words.csv, line 2, column 2: a number, got 'five'. Only the first line may hold words."),
-    (["gap.csv"], "gap.csv, line 2, column 2: a number, got ''. Only the first line may hold words."),
-    (["half.csv"], "half.csv, line 1, column 1: a number, got 'a'. Only the first line may hold words."),
-    (["ragged.csv"], "ragged.csv, line 3: 3 columns as in line 1, got 2. Every line needs the same number."),
-    (["empty.csv"], "empty.csv: at least one line of numbers, got nothing. Separate the numbers by commas."),
-    (["blank.csv"], "blank.csv: at least one line of numbers, got nothing. Separate the numbers by commas."),
-    (["names.csv"], "names.csv: lines of numbers below the names a, b, got none."),
-    (["latin.csv"], "latin.csv: text in UTF-8, got byte 0xe9 at 3."),
+    (["words.csv"], "words.csv, line 2, column 2: needs a number, got 'five'. Only the first line may hold names."),
+    (["gap.csv"], "gap.csv, line 2, column 2: needs a number, got ''. Only the first line may hold names."),
+    (["half.csv"], "half.csv, line 1, column 1: needs a number, got 'a'. Only the first line may hold names."),
+    (["ragged.csv"], "ragged.csv, line 3: needs 3 columns as in line 1, got 2."),
+    (["empty.csv"], "empty.csv: needs at least one line of numbers, got none. Separate the numbers by commas."),
+    (["blank.csv"], "blank.csv: needs at least one line of numbers, got none. Separate the numbers by commas."),
+    (["names.csv"], "names.csv: needs lines of numbers below the column names a, b, got none."),
+    (["latin.csv"], "latin.csv: must be UTF-8 text, got byte 0xe9 at 3."),
     (["missing.csv"], "missing.csv: No such file or directory."),
     (["."], ".: Is a directory."),
     (["fine.csv", "--example", "table"], "Give a file or --example, not both. See 'truenorm explain --help'."),
@@ -87,25 +87,25 @@ ERRORS = [
     ),
     (
         ["fine.csv", "--groups", "3"],
-        "--groups goes with --norm group, or with a --pattern that has an axis g. See 'truenorm explain --help'.",
+        "--groups: only with --norm group, or with a --pattern that has an axis g. See 'truenorm explain --help'.",
     ),
     (
         ["fine.csv", "--norm", "instance"],
-        "instance normalization averages over the positions of a sequence, and the rows are examples. "
+        "--norm instance: averages over the positions of a sequence, but the rows are examples. "
         "Give --lengths 3 to make them one sequence. See 'truenorm explain --help'.",
     ),
     (
         ["fine.csv", "--lengths", "2,4"],
-        "--lengths: 2 sequences of equal extent, got 3 rows in the input. Pad the shorter sequences with rows of "
-        "zeros. See 'truenorm explain --help'.",
+        "--lengths: 3 rows in the input cannot be split into 2 padded sequences of the same size. Pad the shorter "
+        "sequences with rows of zeros. See 'truenorm explain --help'.",
     ),
     (
         ["fine.csv", "--lengths", "4"],
         "lengths must be from 0 to 3, the size of axis t, got 4 at index 0. "
         "If x was cropped or strided, pass the lengths after that.",
     ),
-    (["fine.csv", "--lengths", "1.5"], "--lengths: whole numbers separated by commas, got '1.5'."),
-    (["fine.csv", "--weight", "1,x"], "--weight: numbers separated by commas, got 'x' as number 2."),
+    (["fine.csv", "--lengths", "1.5"], "--lengths: needs integers separated by commas, got '1.5'."),
+    (["fine.csv", "--weight", "1,x"], "--weight: needs numbers separated by commas, got 'x' as number 2."),
     (["fine.csv", "--weight", "1,2"], "weight must have the shape (3,) for this x, got (2,)."),
     (["fine.csv", "--dy", "1,0"], "dy must have the shape of x, (3, 3), got (1, 2)."),
     (["fine.csv", "--dy", "missing.csv"], "missing.csv: No such file or directory."),
@@ -115,7 +115,7 @@ ERRORS = [
         ["fine.csv", "--norm", "rms", "--ddof", "1"],
         "Norm: ddof=1 corrects for a mean that was estimated, got center=False. Use ddof=0 with it.",
     ),
-    (["fine.csv", "--lengths", ""], "--lengths: numbers separated by commas, got '' as number 1."),
+    (["fine.csv", "--lengths", ""], "--lengths: needs numbers separated by commas, got '' as number 1."),
     (["-", "--dy", "-"], "Standard input can hold the input or --dy, not both. See 'truenorm explain --help'."),
     (["fine.csv", "--bogus"], "No such option '--bogus'. See 'truenorm explain --help'."),
 ]
@@ -220,41 +220,41 @@ def test_the_sentences_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = in_process(capsys, "explain", "--example", "sentences")
     assert code == 0
     assert "How     7.50 9.20 1.50   1.06  2.12 -0.74   0.78  1.83 -1.42   0.43  0.95 -1.38" in out
-    assert "batch norm, padding counted   0.670699    1.18967    3.00722    6.33152" in out
+    assert "batch norm, all rows     0.670699    1.18967    3.00722    6.33152" in out
     assert max(map(len, out.splitlines())) <= 80
     code, out, _ = in_process(capsys, "explain", "--example", "sentences", "--json")
-    moved = [method["how_moved_by_padding_rows"]["2"] for method in json.loads(out)["methods"]]
-    assert moved[0] > 0.67
-    assert moved[1:] == [0.0, 0.0]
+    change = [method["change_of_how_by_padding_rows"]["2"] for method in json.loads(out)["methods"]]
+    assert change[0] > 0.67
+    assert change[1:] == [0.0, 0.0]
 
 
-def test_demo_shows_both_examples_and_what_to_do_next() -> None:
+def test_demo_shows_both_examples_training_and_what_to_do_next() -> None:
     done = run("demo")
     assert done.returncode == 0
     assert done.stderr == ""
-    for words in (
+    for text in (
         "1.18585",
         "-1.42",
         "50 times too small",
-        "Names that it made up: ",
+        "Names generated by the second network: ",
         "truenorm explain",
         "truenorm env",
     ):
-        assert words in done.stdout
+        assert text in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_env_names_versions_engine_threads_and_what_is_missing() -> None:
-    facts = json.loads(run("env", "--json").stdout)
-    assert facts["truenorm"] == tn.__version__
-    assert facts["numpy"] == np.__version__
-    assert facts["engine"] in ("reference", "native")
-    assert facts["threads"] == len(os.sched_getaffinity(0))
+    info = json.loads(run("env", "--json").stdout)
+    assert info["truenorm"] == tn.__version__
+    assert info["numpy"] == np.__version__
+    assert info["engine"] in ("reference", "native")
+    assert info["threads"] == len(os.sched_getaffinity(0))
     text = run("env").stdout
-    for name, fact in facts.items():
+    for name, value in info.items():
         if name not in ("native", "optional", "tensors"):
-            assert f"{name:12} {fact}\n" in text
-    for package, found in facts["optional"].items():
+            assert f"{name:12} {value}\n" in text
+    for package, found in info["optional"].items():
         assert f"{package:12} {found or 'not installed: pip install '}" in text
 
 
@@ -277,10 +277,10 @@ def test_numbers_may_be_separated_by_spaces(capsys: pytest.CaptureFixture[str], 
 def test_env_says_so_where_the_native_part_was_not_built(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("truenorm.engine.kernels", None)
+    monkeypatch.setattr("truenorm.engine.native_build", lambda: None)
     code, out, _ = in_process(capsys, "env")
     assert code == 0
-    assert "not built: no C++ compiler was found at install; everything works, in NumPy" in out
+    assert "not built: no C++ compiler was found at install; NumPy is used instead" in out
 
 
 def test_env_says_whether_kernels_read_the_tensors_of_torch(
@@ -292,8 +292,8 @@ def test_env_says_whether_kernels_read_the_tensors_of_torch(
         return
     assert "tensors      read by the kernels\n" in in_process(capsys, "env")[1]
     monkeypatch.setattr(tnt, "kernels_read_tensors", lambda: False)
-    said = "tensors      computed by torch operations: the kernels cannot read the tensors of this torch version\n"
-    assert said in in_process(capsys, "env")[1]
+    expected = "tensors      computed by torch operations: the kernels cannot read the tensors of this torch version\n"
+    assert expected in in_process(capsys, "env")[1]
 
 
 def test_env_says_so_where_torch_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,13 @@
-"""An explanation shows what is computed: its steps meet `forward` and `backward`, and each other."""
+"""An explanation shows what is computed: its steps agree with `forward` and `backward`, and with each other."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,17 +16,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 import truenorm as tn
 from truenorm.explanation import examples
 from truenorm.explanation.cells import fitting_cells
+from truenorm.explanation.steps import Explanation
 
 RNG = np.random.default_rng(30)
 X = RNG.normal(3.0, 2.0, size=(3, 5, 4))
-NORMS = {
+NORMS: dict[str, Callable[..., tn.Norm]] = {
     "batch": tn.batch,
     "layer": tn.layer,
     "rms": tn.rms,
     "instance": tn.instance,
     "group": lambda **options: tn.group(2, **options),
 }
-RAGGED = {
+RAGGED: dict[str, dict[str, Any]] = {
     "nothing": {},
     "lengths": {"lengths": [5, 1, 3]},
     "valid": {"valid": RNG.random((3, 5)) < 0.6},
@@ -33,7 +36,7 @@ RAGGED = {
 
 
 # A statistic spread out over the elements of X that share it.
-ALONG = {
+ALONG: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "batch": lambda one: one,
     "layer": lambda one: one[..., None],
     "rms": lambda one: one[..., None],
@@ -42,15 +45,15 @@ ALONG = {
 }
 
 
-def steps_of(shown: tn.explanation.Explanation) -> list[str]:
+def steps_of(shown: Explanation) -> list[str]:
     return [step.name for step in shown.steps]
 
 
 @pytest.mark.parametrize(("kind", "ragged", "eps_at"), list(product(NORMS, RAGGED, ["var", "std"])))
-def test_every_step_meets_the_computation(kind: str, ragged: str, eps_at: str) -> None:
+def test_every_step_agrees_with_forward_and_backward(kind: str, ragged: str, eps_at: str) -> None:
     for ddof, affine in product([0] if kind == "rms" else [0, 1], [True, False]):
         norm = NORMS[kind](eps_at=eps_at, eps=0.03, **({"ddof": ddof} if ddof else {}))
-        parameters = {"weight": RNG.normal(size=4), "bias": RNG.normal(size=4)} if affine else {}
+        parameters: dict[str, Any] = {"weight": RNG.normal(size=4), "bias": RNG.normal(size=4)} if affine else {}
         dy = RNG.normal(size=X.shape)
         out = tn.forward(X, norm, **parameters, **RAGGED[ragged])
         dx, dweight, dbias = tn.backward(dy, out)
@@ -60,18 +63,20 @@ def test_every_step_meets_the_computation(kind: str, ragged: str, eps_at: str) -
         assert_array_equal(shown["count"], out.moments.count)
         xhat = tn.forward(X, norm, **RAGGED[ragged]).y
         assert_allclose(shown["xhat"], xhat, rtol=1e-12, atol=1e-14)
-        real = np.ones(X.shape, bool) if shown.steps[0].left_out is None else ~shown.steps[0].left_out
-        assert_array_equal(shown["x"], np.where(real, X, 0.0))
+        valid = np.ones(X.shape, bool) if shown.steps[0].invalid is None else ~shown.steps[0].invalid
+        assert_array_equal(shown["x"], np.where(valid, X, 0.0))
         spread = ALONG[kind](shown["rstd"])
         if kind != "rms":
-            assert_allclose(shown["x - mean"], np.where(real, X - ALONG[kind](shown["mean"]), 0.0), rtol=1e-12)
-            assert_allclose(np.where(real, shown["x - mean"] * spread, 0.0), xhat, rtol=1e-10, atol=1e-12)
-        assert_allclose(shown["dxhat"], np.where(real, dy * parameters.get("weight", 1.0), 0.0), rtol=1e-14)
+            assert_allclose(shown["x - mean"], np.where(valid, X - ALONG[kind](shown["mean"]), 0.0), rtol=1e-12)
+            assert_allclose(np.where(valid, shown["x - mean"] * spread, 0.0), xhat, rtol=1e-10, atol=1e-12)
+        assert_allclose(shown["dxhat"], np.where(valid, dy * parameters.get("weight", 1.0), 0.0), rtol=1e-14)
         paths = [step.values for step in shown.steps if step.name.startswith("dx (")]
         assert len(paths) == (2 if kind == "rms" else 3)
         assert_allclose(sum(paths), shown["dx"], rtol=1e-12, atol=1e-14)
         assert_allclose(paths[0], shown["dxhat"] * spread, rtol=1e-12)
         if affine:
+            assert dweight is not None
+            assert dbias is not None
             assert_allclose(shown["dweight"], dweight, rtol=1e-12, atol=1e-14)
             assert_allclose(shown["dbias"], dbias, rtol=1e-12, atol=1e-14)
         if kind != "rms":
@@ -80,22 +85,22 @@ def test_every_step_meets_the_computation(kind: str, ragged: str, eps_at: str) -
 
 
 def test_formulas_say_what_was_computed() -> None:
-    def formulas(norm: tn.Norm, **arguments: object) -> dict[str, str]:
+    def formulas(norm: tn.Norm, **arguments: Any) -> dict[str, str]:
         return {step.name: step.formula for step in tn.explain(X, norm, dy=X, **arguments).steps}
 
     plain = formulas(tn.batch())
-    assert plain["count"] == "how many elements"
+    assert plain["count"] == "number of valid elements"
     assert plain["mean"] == "Σ x / count"
     assert plain["var"] == "Σ (x - mean)² / count"
     assert plain["y"] == "xhat"
     assert plain["dxhat"] == "dy"
-    weighed = formulas(tn.batch(ddof=1), sample_weight=np.ones((3, 5)), weight=np.ones(4), bias=np.ones(4))
-    assert weighed["count"] == "Σ s"
-    assert weighed["mean"] == "Σ s · x / count"
-    assert weighed["var"] == "Σ s · (x - mean)² / (count - 1)"
-    assert weighed["y"] == "xhat · weight + bias"
-    assert weighed["dx (through mean)"] == "s · dmean / count"
-    assert weighed["dx (through var)"] == "dvar · 2 · s · (x - mean) / (count - 1)"
+    weighted = formulas(tn.batch(ddof=1), sample_weight=np.ones((3, 5)), weight=np.ones(4), bias=np.ones(4))
+    assert weighted["count"] == "Σ s"
+    assert weighted["mean"] == "Σ s · x / count"
+    assert weighted["var"] == "Σ s · (x - mean)² / (count - 1)"
+    assert weighted["y"] == "xhat · weight + bias"
+    assert weighted["dx (through mean)"] == "s · dmean / count"
+    assert weighted["dx (through var)"] == "dvar · 2 · s · (x - mean) / (count - 1)"
     about_zero = formulas(tn.rms(eps_at="std", eps=0.5), bias=np.ones(4))
     assert about_zero["var"] == "Σ x² / count"
     assert about_zero["rstd"] == "1 / (sqrt(var) + 0.5)"
@@ -152,24 +157,24 @@ def test_the_backward_takes_the_steps_of_the_derivation() -> None:
     ]
 
 
-def test_what_is_left_out_is_named_and_not_shown() -> None:
+def test_positions_that_are_not_valid_are_listed_and_their_values_hidden() -> None:
     shown = tn.explain(examples.SENTENCES, tn.batch(), lengths=examples.LENGTHS)
-    assert shown.left_out == ((0, 2), (0, 3))
+    assert shown.invalid == ((0, 2), (0, 3))
     text = str(shown)
-    assert "Left out, as they are not valid (· in the tables): 2 places, [0, 2], [0, 3]." in text
+    assert "2 positions are not valid and ignored (shown as ·): [0, 2], [0, 3]." in text
     assert shown.as_dict()["steps"][0]["values"][0][2] == [None, None, None]
 
 
-def test_nothing_left_out_is_said_too() -> None:
-    assert "Every element is counted: 15 in all." in str(tn.explain(examples.TABLE, tn.batch()))
+def test_all_elements_valid() -> None:
+    assert "All 15 elements are valid." in str(tn.explain(examples.TABLE, tn.batch()))
 
 
-def test_one_place_keeps_all_its_axes() -> None:
+def test_one_position_keeps_all_its_axes() -> None:
     shown = tn.explain(np.ones((1, 3, 2)), tn.batch(), lengths=[2])
-    assert shown.left_out == ((0, 2),)
-    assert "1 place, [0, 2]." in str(shown)
+    assert shown.invalid == ((0, 2),)
+    assert "1 position is not valid and ignored (shown as ·): [0, 2]." in str(shown)
     whole = tn.explain(np.ones((2, 2, 2)), tn.batch(), lengths=[0, 2])
-    assert whole.left_out == ((0, 0), (0, 1))
+    assert whole.invalid == ((0, 0), (0, 1))
 
 
 def test_text_is_aligned_and_carries_the_formulas() -> None:
@@ -245,9 +250,9 @@ def test_an_unknown_step_names_the_known_ones() -> None:
         tn.explain(examples.TABLE, tn.batch())["median"]
 
 
-def test_the_sentences_move_as_known() -> None:
-    counted, valid, layer = examples.methods()
-    assert_allclose(counted.normalize()[examples.HOW], [1.056139, 2.119239, -0.744357], atol=5e-7)
+def test_padding_changes_the_sentences_by_known_amounts() -> None:
+    all_rows, valid, layer = examples.methods()
+    assert_allclose(all_rows.normalize()[examples.HOW], [1.056139, 2.119239, -0.744357], atol=5e-7)
     assert_allclose(valid.normalize()[examples.HOW], [0.778462, 1.831817, -1.415055], atol=5e-7)
-    assert [method.moved(32) for method in (valid, layer)] == [0.0, 0.0]
-    assert counted.normalize(32)[examples.HOW][2] > 0 > valid.normalize(32)[examples.HOW][2]
+    assert [method.change(32) for method in (valid, layer)] == [0.0, 0.0]
+    assert all_rows.normalize(32)[examples.HOW][2] > 0 > valid.normalize(32)[examples.HOW][2]

@@ -1,10 +1,12 @@
-"""The lab's hand-written gradients against torch's autograd: every layer, every network, every name of the notes.
+"""The lab's hand-written gradients against torch's autograd: every layer, every network, in float64.
 
-`twin` says in torch's own words what each layer computes; autograd does the rest. float64 throughout.
+`torch_layer` computes each layer in torch; autograd gives the expected gradients.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from itertools import product
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,19 +17,29 @@ from truenorm.lab.attention import SelfAttention
 from truenorm.lab.layers import (
     GELU,
     Embedding,
+    ForwardContext,
     Layer,
     Linear,
     MeanOverPositions,
     Normalize,
-    Pass,
     Positions,
     ReLU,
     Sigmoid,
+    StatisticsOver,
     Tanh,
     cross_entropy,
     squared_error,
 )
-from truenorm.lab.networks import Body, Network, character_mlp, sequence_classifier, table_network
+from truenorm.lab.networks import (
+    ActivationName,
+    ModelConfig,
+    Network,
+    NormAt,
+    NormName,
+    character_mlp,
+    sequence_classifier,
+    table_network,
+)
 from truenorm.lab.notes import notes_gradients
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -38,17 +50,17 @@ LENGTHS = np.array([5, 2, 1, 4])
 
 
 def tensor(array: Array) -> Any:
-    """A leaf; whole numbers have no gradient."""
+    """A leaf tensor; integers have no gradient."""
     return torch.tensor(array, requires_grad=array.dtype.kind == "f")
 
 
-def real_positions(x: Any, lengths: Array | None) -> Any:
-    """(batch, positions): which are real."""
+def valid_positions(x: Any, lengths: Array | None) -> Any:
+    """(batch, positions): which positions are valid."""
     counts = torch.full((len(x),), x.shape[1]) if lengths is None else torch.from_numpy(lengths)
     return torch.arange(x.shape[1]) < counts[:, None]
 
 
-def twin(layer: Layer, own: dict[str, Any], x: Any, lengths: Array | None) -> Any:
+def torch_layer(layer: Layer, own: dict[str, Any], x: Any, lengths: Array | None) -> Any:
     """The same layer in torch."""
     match layer:
         case Embedding():
@@ -67,34 +79,34 @@ def twin(layer: Layer, own: dict[str, Any], x: Any, lengths: Array | None) -> An
         case GELU():
             return functional.gelu(x, approximate="tanh")
         case MeanOverPositions():
-            real = real_positions(x, lengths)
-            return torch.where(real[:, :, None], x, 0).sum(1) / real.sum(1, keepdim=True)
+            valid = valid_positions(x, lengths)
+            return torch.where(valid[:, :, None], x, 0).sum(1) / valid.sum(1, keepdim=True)
         case SelfAttention():
-            return attention(layer, own, x, real_positions(x, lengths))
+            return attention(layer, own, x, valid_positions(x, lengths))
         case Normalize():
-            return normalized(layer, own, x, None if layer.counted else lengths)
+            return normalized(layer, own, x, lengths if layer.statistics_over == "valid" else None)
         case _:
             raise AssertionError(layer)
 
 
-def attention(layer: SelfAttention, own: dict[str, Any], x: Any, real: Any) -> Any:
+def attention(layer: SelfAttention, own: dict[str, Any], x: Any, valid: Any) -> Any:
     batch, positions, features = x.shape
     parts = (x @ own["project"]).reshape(batch, positions, 3, layer.heads, -1).permute(2, 0, 3, 1, 4)
-    mixed = functional.scaled_dot_product_attention(*parts, attn_mask=real[:, None, None, :])
+    mixed = functional.scaled_dot_product_attention(*parts, attn_mask=valid[:, None, None, :])
     y = mixed.transpose(1, 2).reshape(batch, positions, features) @ own["weight"] + own["bias"]
-    return torch.where(real[:, :, None], y, 0)
+    return torch.where(valid[:, :, None], y, 0)
 
 
 def normalized(layer: Normalize, own: dict[str, Any], x: Any, lengths: Array | None) -> Any:
-    """Over the real rows alone: taken out, normalised by torch's own mean and var, put back among zeros."""
+    """Select the valid rows, normalize them with torch's mean and var, and put them back among zeros."""
     norm, features = layer.norm, x.shape[-1]
     if "g" in norm.sizes and x.ndim == 3:  # each sample has statistics of its own
         ends = [x.shape[1]] * len(x) if lengths is None else list(lengths)
         alone = [group_norm(norm, one[:end]) * own["weight"] + own["bias"] for one, end in zip(x, ends, strict=True)]
         padded = [functional.pad(one, (0, 0, 0, x.shape[1] - len(one))) for one in alone]
         return torch.stack(padded)
-    real = None if lengths is None else real_positions(x, lengths)
-    rows = x.reshape(-1, features) if real is None else x[real]
+    valid = None if lengths is None else valid_positions(x, lengths)
+    rows = x.reshape(-1, features) if valid is None else x[valid]
     if norm == tn.rms(eps=norm.eps):
         scaled = functional.rms_norm(rows, (features,), eps=norm.eps)
     elif "g" in norm.sizes:
@@ -104,9 +116,9 @@ def normalized(layer: Normalize, own: dict[str, Any], x: Any, lengths: Array | N
         var, mean = torch.var_mean(rows, over, correction=norm.ddof, keepdim=True)
         scaled = (rows - mean) / torch.sqrt(var + norm.eps)
     y = scaled * own["weight"] + own["bias"]
-    if real is None:
+    if valid is None:
         return y.reshape(x.shape)
-    return torch.zeros_like(x).masked_scatter(real[:, :, None].expand_as(x), y)
+    return torch.zeros_like(x).masked_scatter(valid[:, :, None].expand_as(x), y)
 
 
 def group_norm(norm: tn.Norm, sequence: Any) -> Any:
@@ -124,8 +136,8 @@ def check_layer(layer: Layer, x: Array, lengths: Array | None = None, training: 
         value += rng.normal(0, 0.3, value.shape)
     own = {name: tensor(value) for name, value in layer.parameters.items()}
     leaf = tensor(x)
-    y = layer.forward(x, Pass(training=training, lengths=lengths))
-    expected = twin(layer, own, leaf, lengths)
+    y = layer.forward(x, ForwardContext(training=training, lengths=lengths))
+    expected = torch_layer(layer, own, leaf, lengths)
     assert_equal(y, expected, "y")
     dy = rng.standard_normal(y.shape)
     dx = layer.backward(dy)
@@ -169,8 +181,9 @@ def test_layers_of_sequences(lengths: Array | None) -> None:
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "padded"])
 @pytest.mark.parametrize("norm", [tn.batch(), tn.batch(ddof=1), tn.layer(), tn.layer(ddof=1), tn.rms(), tn.group(3)])
 def test_norms(norm: tn.Norm, lengths: Array | None) -> None:
-    for counted in (False, True):
-        check_layer(Normalize(norm, 6, running=False, counted=counted), draw(4, 5, 6), lengths)
+    for statistics_over in get_args(StatisticsOver):
+        layer = Normalize(norm, 6, running=False, statistics_over=statistics_over)
+        check_layer(layer, draw(4, 5, 6), lengths)
 
 
 def test_losses() -> None:
@@ -192,32 +205,35 @@ def test_losses() -> None:
 
 # ---- networks ----
 
-NORMS = ("none", "batch", "layer", "rms", "group")
 
-
-def bodies() -> list[Body]:
-    activations = ("tanh", "relu", "sigmoid", "gelu")
+def configs() -> list[ModelConfig]:
+    activations: tuple[ActivationName, ...] = get_args(ActivationName)
+    norms: tuple[NormName, ...] = get_args(NormName)
+    places: tuple[NormAt, ...] = get_args(NormAt)
+    shared = ModelConfig(hidden=6, groups=3, dtype="float64")
     return [
-        Body(hidden=6, groups=3, dtype="float64", depth=1 + i % 2, norm=norm, norm_at=at, activation=activations[i % 4])  # type: ignore[arg-type]
-        for i, (norm, at) in enumerate((norm, at) for norm in NORMS for at in ("before", "after"))
+        replace(shared, depth=1 + i % 2, norm=norm, norm_at=at, activation=activations[i % 4])
+        for i, (norm, at) in enumerate(product(norms, places))
     ]
 
 
 def check_network(network: Network, x: Array, lengths: Array | None, loss: Any, torch_loss: Any) -> None:
     rng = np.random.default_rng(7)
-    network.values += rng.normal(0, 0.2, network.values.shape)  # odd values: zeros and ones hide a wrong backward
+    network.flat_parameters += rng.normal(
+        0, 0.2, network.flat_parameters.shape
+    )  # odd values: zeros and ones hide a wrong backward
     own = {name: tensor(value) for name, value in network.parameters.items()}
     y = torch.from_numpy(x)
     for name, layer in network.layers.items():
-        y = twin(layer, {one: own[f"{name}.{one}"] for one in layer.parameters}, y, lengths)
+        y = torch_layer(layer, {one: own[f"{name}.{one}"] for one in layer.parameters}, y, lengths)
     torch_loss(y).backward()
-    _, dy = loss(network.forward(x, Pass(training=True, lengths=lengths)))
+    _, dy = loss(network.forward(x, ForwardContext(training=True, lengths=lengths)))
     for name, gradient in network.backward(dy).items():
         np.testing.assert_allclose(gradient, own[name].grad.numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("body", bodies(), ids=lambda body: f"{body.norm}-{body.norm_at}")
-def test_networks(body: Body) -> None:
+@pytest.mark.parametrize("config", configs(), ids=lambda config: f"{config.norm}-{config.norm_at}")
+def test_networks(config: ModelConfig) -> None:
     rng = np.random.default_rng(1)
     classes, numbers = rng.integers(0, 2, 4), rng.standard_normal(4)
 
@@ -227,13 +243,13 @@ def test_networks(body: Body) -> None:
     def torch_entropy(y: Any) -> Any:
         return functional.cross_entropy(y, torch.from_numpy(classes))
 
-    check_network(character_mlp(body, rng, alphabet=5), rng.integers(0, 5, (4, 3)), None, entropy, torch_entropy)
-    for padding in ("valid", "counted"):
-        padded = Body(**vars(body) | {"padding": padding})
-        network = sequence_classifier(padded, rng, alphabet=5, classes=2, extent=6, embedding=4)
+    check_network(character_mlp(config, rng, vocab_size=5), rng.integers(0, 5, (4, 3)), None, entropy, torch_entropy)
+    for statistics_over in get_args(StatisticsOver):
+        padded = replace(config, statistics_over=statistics_over)
+        network = sequence_classifier(padded, rng, vocab_size=5, classes=2, max_length=6, embedding=4)
         check_network(network, rng.integers(0, 5, (4, 5)), LENGTHS, entropy, torch_entropy)
     check_network(
-        table_network(body, rng, features=3, outputs=1),
+        table_network(config, rng, features=3, outputs=1),
         rng.standard_normal((4, 3)),
         None,
         lambda y: squared_error(y, numbers),
@@ -241,13 +257,13 @@ def test_networks(body: Body) -> None:
     )
 
 
-# ---- the notes' own names ----
+# ---- the names of the lecture notes ----
 
 
 def test_every_gradient_that_the_notes_name() -> None:
     rng = np.random.default_rng(6)
-    network = character_mlp(Body(ddof=1, dtype="float64"), rng)
-    network.values += rng.normal(0, 0.1, network.values.shape)
+    network = character_mlp(ModelConfig(ddof=1, dtype="float64"), rng)
+    network.flat_parameters += rng.normal(0, 0.1, network.flat_parameters.shape)
     x, targets = rng.integers(0, 27, (32, 3)), rng.integers(0, 27, 32)
     names = {"C": "embed.table", "W1": "linear1.weight", "b1": "linear1.bias", "weight": "norm1.weight"}
     names |= {"bias": "norm1.bias", "W2": "output.weight", "b2": "output.bias"}

@@ -1,7 +1,8 @@
 """The lab's layers and networks: every gradient against finite differences, in float64, with padding that holds NaN."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,28 +14,30 @@ from truenorm.lab.layers import (
     GELU,
     Dropout,
     Embedding,
+    ForwardContext,
     Layer,
     Linear,
     MeanOverPositions,
     Normalize,
-    Pass,
     Positions,
     ReLU,
     Sigmoid,
+    StatisticsOver,
     Tanh,
     cross_entropy,
     squared_error,
 )
-from truenorm.lab.networks import Body, Network, character_mlp, sequence_classifier, table_network
+from truenorm.lab.networks import ModelConfig, Network, character_mlp, sequence_classifier, table_network
 from truenorm.lab.notes import notes_gradients
 from truenorm.lab.optimizers import SGD, Adam, learning_rate
 
 Array = NDArray[Any]
 LENGTHS = np.array([5, 2, 1, 4])
+TRAINING = ForwardContext(training=True)
 
 
-def slopes(loss: Callable[[], float], at: Array, step: float = 1e-6) -> Array:
-    """Central differences of the loss for each number of an array, which is changed in place and restored."""
+def finite_differences(loss: Callable[[], float], at: Array, step: float = 1e-6) -> Array:
+    """Central differences of the loss for each element of an array, which is changed in place and restored."""
     found = np.zeros_like(at)
     for i in np.ndindex(at.shape):
         before = at[i]
@@ -46,24 +49,24 @@ def slopes(loss: Callable[[], float], at: Array, step: float = 1e-6) -> Array:
     return found
 
 
-def check(layer: Layer, x: Array, how: Pass = Pass(training=True), *, inputs: bool = True) -> None:  # noqa: B008
-    """dx and the gradients of all parameters, for odd cotangents: their sum would hide a wrong normalization."""
+def check(layer: Layer, x: Array, ctx: ForwardContext = TRAINING, *, inputs: bool = True) -> None:
+    """dx and the gradients of all parameters, for random cotangents: the sum of a normalized output is constant."""
     rng = np.random.default_rng(5)
     for value in layer.parameters.values():
         value += rng.normal(0, 0.3, value.shape)
-    cotangent = rng.standard_normal(layer.forward(x, how).shape)
+    cotangent = rng.standard_normal(layer.forward(x, ctx).shape)
 
     def loss() -> float:
-        return float((layer.forward(x, how) * cotangent).sum())
+        return float((layer.forward(x, ctx) * cotangent).sum())
 
-    layer.forward(x, how)
+    layer.forward(x, ctx)
     dx = layer.backward(cotangent)
     found = {name: value.copy() for name, value in layer.gradients.items()}
     assert found.keys() == layer.parameters.keys()
     if inputs:
-        np.testing.assert_allclose(dx, slopes(loss, x), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(dx, finite_differences(loss, x), rtol=1e-6, atol=1e-8)
     for name, value in layer.parameters.items():
-        np.testing.assert_allclose(found[name], slopes(loss, value), rtol=1e-6, atol=1e-8, err_msg=name)
+        np.testing.assert_allclose(found[name], finite_differences(loss, value), rtol=1e-6, atol=1e-8, err_msg=name)
 
 
 def draw(*shape: int) -> Array:
@@ -79,7 +82,7 @@ def test_rows_that_are_used_twice_get_both_gradients() -> None:
     x = np.array([[0, 3, 3], [2, 0, 3]])
     layer = Embedding(draw(5, 2))
     check(layer, x, inputs=False)
-    layer.forward(x, Pass())
+    layer.forward(x, ForwardContext())
     layer.backward(np.ones((2, 3, 2)))
     np.testing.assert_array_equal(layer.gradients["table"], np.array([[2, 0, 1, 3, 0]] * 2).T)
 
@@ -87,8 +90,8 @@ def test_rows_that_are_used_twice_get_both_gradients() -> None:
 def test_rows_side_by_side() -> None:
     check(Embedding(draw(5, 2), flat=True), np.array([[0, 3, 3], [2, 0, 3]]), inputs=False)
     layer = Embedding(draw(5, 2))
-    layer.forward(np.array([[0, 3, 3], [2, 0, 3]]), Pass())
-    with pytest.raises(ValueError, match=r"Embedding: dy of 2 numbers for each of x \(2, 3\), got \(2, 3\)"):
+    layer.forward(np.array([[0, 3, 3], [2, 0, 3]]), ForwardContext())
+    with pytest.raises(ValueError, match=r"Embedding: dy has 2 values for each index of x \(2, 3\), got \(2, 3\)"):
         layer.backward(np.ones((2, 3)))
 
 
@@ -103,7 +106,7 @@ def test_activations(activation: type[Layer]) -> None:
 
 
 def test_sigmoid_and_tanh_stay_finite_and_exact_at_the_ends() -> None:
-    assert Sigmoid().forward(np.array([-1e4, 0.0, 1e4]), Pass()).tolist() == [0.0, 0.5, 1.0]
+    assert Sigmoid().forward(np.array([-1e4, 0.0, 1e4]), ForwardContext()).tolist() == [0.0, 0.5, 1.0]
 
 
 @pytest.mark.parametrize("norm", [tn.batch(ddof=1), tn.layer(), tn.rms(), tn.group(2)])
@@ -111,42 +114,43 @@ def test_normalize_in_training(norm: tn.Norm) -> None:
     check(Normalize(norm, 6, running=False), draw(5, 6))
 
 
-@pytest.mark.parametrize("counted", [False, True])
-def test_normalize_with_padding(counted: bool) -> None:
+@pytest.mark.parametrize("statistics_over", get_args(StatisticsOver))
+def test_normalize_with_padding(statistics_over: StatisticsOver) -> None:
     x = draw(4, 5, 3)
-    check(Normalize(tn.batch(), 3, running=True, counted=counted), x, Pass(training=True, lengths=LENGTHS))
+    layer = Normalize(tn.batch(), 3, running=True, statistics_over=statistics_over)
+    check(layer, x, ForwardContext(training=True, lengths=LENGTHS))
 
 
 def test_normalize_uses_running_statistics_where_it_is_not_in_training() -> None:
     layer = Normalize(tn.batch(), 3, running=True)
     for _ in range(300):
-        layer.forward(draw(40, 3), Pass(training=True))
-    alone = layer.forward(draw(40, 3)[:1], Pass())
-    np.testing.assert_allclose(alone, layer.forward(draw(40, 3), Pass())[:1], rtol=1e-12)
+        layer.forward(draw(40, 3), ForwardContext(training=True))
+    alone = layer.forward(draw(40, 3)[:1], ForwardContext())
+    np.testing.assert_allclose(alone, layer.forward(draw(40, 3), ForwardContext())[:1], rtol=1e-12)
     # n - 1 in what is stored
     mean, std = draw(40, 3).mean(0), draw(40, 3).std(0, ddof=1)
     np.testing.assert_allclose(alone[0], (draw(40, 3)[0] - mean) / np.sqrt(std**2 + 1e-5), rtol=1e-6)
-    check(layer, draw(2, 3), Pass())
+    check(layer, draw(2, 3), ForwardContext())
 
 
 def test_dropout_keeps_the_mean_and_its_gradient_is_its_mask() -> None:
     layer, x = Dropout(0.25), np.ones((200, 300))
-    y = layer.forward(x, Pass(training=True, rng=np.random.default_rng(1)))
+    y = layer.forward(x, ForwardContext(training=True, rng=np.random.default_rng(1)))
     assert set(np.unique(y).round(12)) == {0.0, round(4 / 3, 12)}
     assert abs(y.mean() - 1) < 0.01
     np.testing.assert_array_equal(layer.backward(x), y)
-    np.testing.assert_array_equal(layer.forward(x, Pass()), x)
+    np.testing.assert_array_equal(layer.forward(x, ForwardContext()), x)
     np.testing.assert_array_equal(layer.backward(x), x)
 
 
 def test_mean_over_positions() -> None:
-    check(MeanOverPositions(), draw(4, 5, 3), Pass(lengths=LENGTHS))
+    check(MeanOverPositions(), draw(4, 5, 3), ForwardContext(lengths=LENGTHS))
     x = draw(4, 5, 3)
-    found = MeanOverPositions().forward(x, Pass(lengths=LENGTHS))
+    found = MeanOverPositions().forward(x, ForwardContext(lengths=LENGTHS))
     np.testing.assert_allclose(found, [one[:length].mean(0) for one, length in zip(x, LENGTHS, strict=True)])
     x[1, 2:] = np.nan
-    np.testing.assert_array_equal(MeanOverPositions().forward(x, Pass(lengths=LENGTHS)), found)
-    assert not MeanOverPositions().forward(x, Pass(lengths=np.zeros(4, int))).any()
+    np.testing.assert_array_equal(MeanOverPositions().forward(x, ForwardContext(lengths=LENGTHS)), found)
+    assert not MeanOverPositions().forward(x, ForwardContext(lengths=np.zeros(4, int))).any()
 
 
 def attention(heads: int, features: int = 6) -> SelfAttention:
@@ -155,18 +159,18 @@ def attention(heads: int, features: int = 6) -> SelfAttention:
 
 @pytest.mark.parametrize("heads", [1, 3])
 def test_self_attention(heads: int) -> None:
-    check(attention(heads), draw(4, 5, 6), Pass(lengths=LENGTHS))
+    check(attention(heads), draw(4, 5, 6), ForwardContext(lengths=LENGTHS))
     check(attention(heads), draw(2, 3, 6))
 
 
 def test_padding_is_never_attended_to_and_comes_out_as_0() -> None:
     layer, x = attention(2), draw(4, 5, 6)
-    y = layer.forward(x, Pass(lengths=LENGTHS))
+    y = layer.forward(x, ForwardContext(lengths=LENGTHS))
     for i, length in enumerate(LENGTHS):
-        np.testing.assert_allclose(y[i, :length], layer.forward(x[i : i + 1, :length], Pass())[0], rtol=1e-12)
+        np.testing.assert_allclose(y[i, :length], layer.forward(x[i : i + 1, :length], ForwardContext())[0], rtol=1e-12)
         assert not y[i, length:].any()
     x[1, 2:] = np.nan
-    np.testing.assert_array_equal(layer.forward(x, Pass(lengths=LENGTHS)), y)
+    np.testing.assert_array_equal(layer.forward(x, ForwardContext(lengths=LENGTHS)), y)
     dx = layer.backward(np.ones_like(y))
     assert np.isfinite(dx).all()
     assert not dx[1, 2:].any()
@@ -174,7 +178,7 @@ def test_padding_is_never_attended_to_and_comes_out_as_0() -> None:
 
 def test_attention_to_nothing_is_0_and_not_nan() -> None:
     layer = attention(1)
-    assert not layer.forward(draw(2, 3, 6), Pass(lengths=np.array([0, 0]))).any()
+    assert not layer.forward(draw(2, 3, 6), ForwardContext(lengths=np.array([0, 0]))).any()
     assert not layer.backward(draw(2, 3, 6)).any()
 
 
@@ -183,7 +187,9 @@ def test_cross_entropy() -> None:
     loss, dlogits = cross_entropy(logits, targets)
     exps = np.exp(logits)
     assert loss == pytest.approx(-np.log(exps[np.arange(5), targets] / exps.sum(1)).mean(), rel=1e-12)
-    np.testing.assert_allclose(dlogits, slopes(lambda: cross_entropy(logits, targets)[0], logits), atol=1e-9)
+    np.testing.assert_allclose(
+        dlogits, finite_differences(lambda: cross_entropy(logits, targets)[0], logits), atol=1e-9
+    )
     far = np.array([[1000.0, -1000.0]])
     assert cross_entropy(far, np.array([1]))[0] == 2000.0
 
@@ -194,7 +200,7 @@ def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None
     layer, x, dy = Embedding(draw(6, 3)), rng.integers(0, 6, (5, 4)), rng.standard_normal((5, 4, 3))
     found = []
     for _ in range(2):
-        layer.forward(x, Pass())
+        layer.forward(x, ForwardContext())
         layer.backward(dy)
         found.append((*cross_entropy(logits, targets), layer.gradients["table"].copy()))
         monkeypatch.setattr("truenorm.lab.layers.compiled", lambda: None)
@@ -202,7 +208,7 @@ def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None
         np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-15)
 
 
-def test_a_target_that_is_no_class_is_refused() -> None:
+def test_a_target_that_is_not_a_class_is_refused() -> None:
     for wrong in (-8, 4):
         with pytest.raises(IndexError):
             cross_entropy(draw(2, 4), np.array([0, wrong]))
@@ -211,78 +217,83 @@ def test_a_target_that_is_no_class_is_refused() -> None:
 def test_squared_error() -> None:
     predicted, targets = draw(5, 1), draw(5, 2)[:, 0]
     found = squared_error(predicted, targets)[1]
-    np.testing.assert_allclose(found, slopes(lambda: squared_error(predicted, targets)[0], predicted), atol=1e-9)
+    np.testing.assert_allclose(
+        found, finite_differences(lambda: squared_error(predicted, targets)[0], predicted), atol=1e-9
+    )
 
 
 # ---- networks ----
 
-BODY: Mapping[str, Any] = {"hidden": 6, "dtype": "float64", "groups": 3}
-BODIES = [
-    Body(**BODY, norm="none"),
-    Body(**BODY, norm="batch", ddof=1),
-    Body(**BODY, norm="batch", norm_at="after", activation="relu", depth=2),
-    Body(**BODY, norm="layer", activation="gelu"),
-    Body(**BODY, norm="rms", activation="sigmoid", depth=2),
-    Body(**BODY, norm="group", norm_at="after"),
+SHARED: Mapping[str, Any] = {"hidden": 6, "dtype": "float64", "groups": 3}
+CONFIGS = [
+    ModelConfig(**SHARED, norm="none"),
+    ModelConfig(**SHARED, norm="batch", ddof=1),
+    ModelConfig(**SHARED, norm="batch", norm_at="after", activation="relu", depth=2),
+    ModelConfig(**SHARED, norm="layer", activation="gelu"),
+    ModelConfig(**SHARED, norm="rms", activation="sigmoid", depth=2),
+    ModelConfig(**SHARED, norm="group", norm_at="after"),
 ]
 
 
-def check_network(network: Network, x: Array, targets: Array, how: Pass, loss: Callable[..., Any]) -> None:
+def check_network(network: Network, x: Array, targets: Array, ctx: ForwardContext, loss: Callable[..., Any]) -> None:
     rng = np.random.default_rng(7)
     for value in network.parameters.values():  # odd values: zeros and ones hide a wrong backward
         value += rng.normal(0, 0.2, value.shape)
-    _, dy = loss(network.forward(x, how), targets)
+    _, dy = loss(network.forward(x, ctx), targets)
     found = {name: value.copy() for name, value in network.backward(dy).items()}
     assert found.keys() == network.parameters.keys()
     for name, value in network.parameters.items():
-        expected = slopes(lambda: float(loss(network.forward(x, how), targets)[0]), value)
+        expected = finite_differences(lambda: float(loss(network.forward(x, ctx), targets)[0]), value)
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: f"{body.norm}-{body.norm_at}")
-def test_gradients_of_the_character_mlp(body: Body) -> None:
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.norm}-{config.norm_at}")
+def test_gradients_of_the_character_mlp(config: ModelConfig) -> None:
     rng = np.random.default_rng(1)
-    network = character_mlp(body, rng, alphabet=5, block=3, embedding=2)
+    network = character_mlp(config, rng, vocab_size=5, block=3, embedding=2)
     x, targets = rng.integers(0, 5, (7, 3)), rng.integers(0, 5, 7)
-    check_network(network, x, targets, Pass(training=True), cross_entropy)
+    check_network(network, x, targets, ForwardContext(training=True), cross_entropy)
 
 
-@pytest.mark.parametrize("padding", ["valid", "counted"])
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: f"{body.norm}-{body.norm_at}")
-def test_gradients_of_the_sequence_classifier(body: Body, padding: Any) -> None:
+@pytest.mark.parametrize("statistics_over", get_args(StatisticsOver))
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.norm}-{config.norm_at}")
+def test_gradients_of_the_sequence_classifier(config: ModelConfig, statistics_over: StatisticsOver) -> None:
     rng = np.random.default_rng(2)
-    body = Body(**{**vars(body), "padding": padding})
-    network = sequence_classifier(body, rng, alphabet=5, classes=2, extent=6, embedding=4, heads=2)
+    config = replace(config, statistics_over=statistics_over)
+    network = sequence_classifier(config, rng, vocab_size=5, classes=2, max_length=6, embedding=4, heads=2)
     x, targets = rng.integers(0, 5, (4, 5)), np.array([0, 1, 1, 0])
-    check_network(network, x, targets, Pass(training=True, lengths=LENGTHS), cross_entropy)
+    check_network(network, x, targets, ForwardContext(training=True, lengths=LENGTHS), cross_entropy)
 
 
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: f"{body.norm}-{body.norm_at}")
-def test_gradients_of_the_table_network(body: Body) -> None:
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.norm}-{config.norm_at}")
+def test_gradients_of_the_table_network(config: ModelConfig) -> None:
     rng = np.random.default_rng(3)
-    network = table_network(body, rng, features=3, outputs=1)
-    check_network(network, rng.standard_normal((6, 3)), rng.standard_normal(6), Pass(training=True), squared_error)
+    network = table_network(config, rng, features=3, outputs=1)
+    check_network(
+        network, rng.standard_normal((6, 3)), rng.standard_normal(6), ForwardContext(training=True), squared_error
+    )
 
 
-def test_more_padding_changes_no_output_where_only_valid_positions_count() -> None:
+def test_more_padding_changes_no_output_if_statistics_are_over_valid_positions() -> None:
     rng = np.random.default_rng(4)
-    x, moved = rng.integers(0, 5, (4, 5)), {}
+    x, change = rng.integers(0, 5, (4, 5)), {}
     wider = np.concatenate([x, np.full((4, 20), 4)], axis=1)
-    for padding in ("valid", "counted"):
-        body = Body(norm="batch", hidden=6, dtype="float64", padding=padding)  # type: ignore[arg-type]
-        network = sequence_classifier(body, np.random.default_rng(1), alphabet=5, classes=2, extent=25, embedding=4)
-        how = Pass(training=True, lengths=LENGTHS)
-        moved[padding] = np.abs(network.forward(x, how) - network.forward(wider, how)).max()
-    assert moved["valid"] < 1e-15  # the sums of a matrix product round differently
-    assert moved["counted"] > 0.01
+    for statistics_over in get_args(StatisticsOver):
+        config = ModelConfig(norm="batch", hidden=6, dtype="float64", statistics_over=statistics_over)
+        start = np.random.default_rng(1)
+        network = sequence_classifier(config, start, vocab_size=5, classes=2, max_length=25, embedding=4)
+        ctx = ForwardContext(training=True, lengths=LENGTHS)
+        change[statistics_over] = np.abs(network.forward(x, ctx) - network.forward(wider, ctx)).max()
+    assert change["valid"] < 1e-15  # the sums of a matrix product round differently
+    assert change["all"] > 0.01
 
 
-# ---- the notes' own names ----
+# ---- the names of the lecture notes ----
 
 
 def test_every_gradient_that_the_notes_name_against_finite_differences() -> None:
     rng = np.random.default_rng(6)
-    network = character_mlp(Body(hidden=5, ddof=1, dtype="float64"), rng, alphabet=6)
+    network = character_mlp(ModelConfig(hidden=5, ddof=1, dtype="float64"), rng, vocab_size=6)
     for value in network.parameters.values():
         value += rng.normal(0, 0.3, value.shape)
     x, targets = rng.integers(0, 6, (4, 3)), rng.integers(0, 6, 4)
@@ -313,13 +324,15 @@ def test_every_gradient_that_the_notes_name_against_finite_differences() -> None
 
     values: dict[str, Array] = {}
     base = loss()
-    assert base == pytest.approx(cross_entropy(network.forward(x, Pass(training=True)), targets)[0], rel=1e-12)
+    assert base == pytest.approx(
+        cross_entropy(network.forward(x, ForwardContext(training=True)), targets)[0], rel=1e-12
+    )
     for name, gradient in found.items():
         if name in table:
-            expected = slopes(loss, table[name])
+            expected = finite_differences(loss, table[name])
         else:
             at = values[name].copy()
-            expected = slopes(lambda: loss(**{name: at}), at)  # noqa: B023
+            expected = finite_differences(lambda: loss(**{name: at}), at)  # noqa: B023
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-8, err_msg=name)
 
 

@@ -1,4 +1,4 @@
-"""The command `truenorm`: one module a command, loaded when it is called, and one way to fail.
+"""The command `truenorm`. Each subcommand is a module, loaded when it is called.
 
 Bad input ends with one line on standard error and exit code 2; `--debug` shows the traceback instead.
 """
@@ -13,28 +13,28 @@ from collections.abc import Sequence
 
 import click
 
-# Each command is `command` in the module of its name. The help line stands here so that `--help` loads none of them.
+# Each command is `command` in the module of its name. Its help is here, so that `truenorm --help` imports none.
 COMMANDS = {
-    "demo": "A guided tour of what truenorm does, in under a minute.",
-    "explain": "Every number of a normalization, forward and backward.",
-    "page": "An interactive page, in one file that works offline.",
+    "demo": "See what truenorm does, in under a minute.",
+    "explain": "Show every number of a normalization, forward and backward.",
+    "page": "Open an interactive page in the browser (one HTML file, offline).",
     "train": "Train a small network with hand-written backpropagation.",
-    "sample": "New words from a run of `train`.",
-    "env": "Versions, engine, threads, and what is missing.",
+    "sample": "Generate words with a network trained by `train`.",
+    "env": "Show versions, engine, threads and missing packages.",
 }
 
-DEBUG = click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
+DEBUG = click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback if an error occurs.")
 
 
 class Command(click.Command):
-    """A command that takes --debug, which `main` looks for."""
+    """A command with the option --debug, which `main` handles."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*super().get_params(ctx), DEBUG]
 
 
 class _Commands(click.Group):
-    """Loads a command when it is called, so that the others' imports cost nothing."""
+    """Imports a command when it is called, so that `truenorm --help` starts quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -57,22 +57,27 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start with: truenorm demo",
+    epilog="""\b
+Examples:
+  truenorm demo
+  truenorm explain --example table
+  truenorm train --help
+""",
     params=[DEBUG],
 )
 @click.version_option(package_name="truenorm")
 def commands() -> None:
-    """Normalization for neural networks whose statistics are true."""
+    """Normalization for neural networks that ignores padding."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; every error that a user can make is one line and exit code 2."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    """Run a command. Bad input ends with a one-line message and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # Σ on a terminal that has none is "?", not a failure
+        sys.stdout.reconfigure(errors="replace")  # print "?" where the terminal cannot show Σ
     try:
-        code = commands.main(words, prog_name="truenorm", standalone_mode=False)
-    except BrokenPipeError:  # `truenorm explain | head`: the reader has seen enough
+        code = commands.main(given, prog_name="truenorm", standalone_mode=False)
+    except BrokenPipeError:  # the reader of a pipe has closed it, as in `truenorm explain | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (click.Abort, KeyboardInterrupt):
@@ -82,12 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(error.format_message())
         sys.exit(0)
     except MemoryError:
-        if "--debug" in words:
+        if "--debug" in given:
             raise
         click.echo("truenorm: not enough memory for arrays of these sizes. Choose smaller ones.", err=True)
         sys.exit(2)
     except (click.ClickException, ValueError, TypeError, OSError) as error:
-        if "--debug" in words:
+        if "--debug" in given:
             raise
         click.echo(f"truenorm: {_line(error)}", err=True)
         sys.exit(2)
@@ -95,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _line(error: Exception) -> str:
-    """The message without its further lines, such as the caret under a pattern."""
+    """The first line of the message; the caret under a pattern, for example, is dropped."""
     if isinstance(error, click.UsageError):
         help_for = error.ctx.command_path if error.ctx else "truenorm"
         return f"{error.format_message()} See '{help_for} --help'."

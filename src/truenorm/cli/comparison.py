@@ -1,4 +1,4 @@
-"""The sentences, normalised in three ways side by side, and how far padding moves the word "How"."""
+"""The example sentences, normalized in three ways, and how far padding moves the word "How"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from truenorm.explanation import examples
 from truenorm.explanation.cells import number
 from truenorm.explanation.text import Screen
 
-PADDINGS = (2, 8, 32, 100)
+PADDING_ROWS = (2, 8, 32, 100)
 
 
 def show_comparison(eps: float, *, as_json: bool = False) -> None:
@@ -23,16 +23,18 @@ def show_comparison(eps: float, *, as_json: bool = False) -> None:
     if as_json:
         click.echo(json.dumps(_as_dict(methods), indent=2))
         return
-    counted, true = (_triple(method.normalize()[examples.HOW], 9, 6) for method in methods[:2])
+    over_all, over_valid = (_triple(method.normalize()[examples.HOW], 9, 6) for method in methods[:2])
     console = Screen()
-    console.print("Two sentences, 'Hi Nitish' and 'How are you today'. The first is zero-padded.")
-    console.print("Batch norm: a mean and deviation for each column. Layer norm: for each row.\n")
+    console.print(
+        "Two sentences, one row per word. 'Hi Nitish' is padded with zeros to the length of 'How are you today'. "
+        "Batch norm takes the mean and variance of each column, layer norm of each row.\n"
+    )
     console.print(_side_by_side(methods))
-    console.print("\nHow far padding moves the row 'How' from where it is without any:\n")
-    console.print(_movements(methods))
-    console.print(f"\n'How' becomes {counted}  with the two padding rows counted,")
-    console.print(f"and in truth  {true}  over the six real rows alone.")
-    console.print("Its sentence did not change: only zeros were put behind another one.")
+    console.print("\nThe largest change of the row 'How', compared with no padding:\n")
+    console.print(_changes(methods))
+    console.print("\nThe row 'How' after batch norm:\n")
+    console.print(f"  {over_all}   statistics over all 8 rows, padding included")
+    console.print(f"  {over_valid}   over the 6 valid rows, as without padding")
 
 
 def _side_by_side(methods: tuple[examples.Method, ...]) -> Table:
@@ -46,13 +48,13 @@ def _side_by_side(methods: tuple[examples.Method, ...]) -> Table:
     return table
 
 
-def _movements(methods: tuple[examples.Method, ...]) -> Table:
+def _changes(methods: tuple[examples.Method, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("padding rows:", no_wrap=True)
-    for padding in PADDINGS:
+    table.add_column("number of padding rows", no_wrap=True)
+    for padding in PADDING_ROWS:
         table.add_column(str(padding), justify="right", min_width=9)
     for method in methods:
-        table.add_row(method.name, *(number(method.moved(padding)) for padding in PADDINGS))
+        table.add_row(method.name, *(number(method.change(padding)) for padding in PADDING_ROWS))
     return table
 
 
@@ -69,10 +71,10 @@ def _as_dict(methods: tuple[examples.Method, ...]) -> dict[str, object]:
             {
                 "name": method.name,
                 "norm": repr(method.norm),
-                "lengths_given": method.knows_lengths,
+                "lengths_given": method.uses_lengths,
                 "y": method.normalize().tolist(),
                 "how": method.normalize()[examples.HOW].tolist(),
-                "how_moved_by_padding_rows": {str(padding): method.moved(padding) for padding in PADDINGS},
+                "change_of_how_by_padding_rows": {str(padding): method.change(padding) for padding in PADDING_ROWS},
             }
             for method in methods
         ],

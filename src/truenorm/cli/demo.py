@@ -1,4 +1,4 @@
-"""`truenorm demo`: a guided tour of the two examples and of a network that learns."""
+"""`truenorm demo`: batch normalization, the effect of padding, and training, in under a minute."""
 
 from __future__ import annotations
 
@@ -16,52 +16,58 @@ from truenorm.explanation import examples
 from truenorm.explanation.cells import cells_of
 from truenorm.explanation.text import Screen, table
 
-STEPS = ("x", "mean", "var", "xhat")
+SHOWN = ("x", "mean", "var", "rstd", "xhat")
 
 
 @click.command(cls=Command, epilog="Example: truenorm demo")
 def command() -> None:
-    """A guided tour of what truenorm does, in under a minute."""
+    """See what truenorm does, in under a minute.
+
+    Shows what batch normalization computes, how padding changes its result, and how it affects training.
+    """
     console = Screen()
-    console.rule("1. What a batch normalization computes", align="left")
-    console.print("Five examples, three nodes. Every column gets mean 0 and variance 1.\n")
-    shown = tn.explain(examples.TABLE, tn.batch())
-    for step in shown.steps:
-        if step.name in STEPS:
+    console.rule("1. What batch normalization computes", align="left")
+    console.print(
+        "A batch of five examples (rows) with three features (columns). Batch norm subtracts the mean of each column "
+        "and divides by its standard deviation.\n"
+    )
+    explanation = tn.explain(examples.TABLE, tn.batch())
+    for step in explanation.steps:
+        if step.name in SHOWN:
             console.print(f"{step.name} = {step.formula}")
             console.print(table(cells_of(step, {"c": examples.TABLE_COLUMNS})), "")
-    console.rule("2. What padding does to it", align="left")
+    console.rule("2. How padding changes the result", align="left")
     show_comparison(eps=1e-5)
     console.print()
-    console.rule("3. What it does to training", align="left")
+    console.rule("3. How batch normalization affects training", align="left")
     try:
-        from truenorm.cli.training_tour import show_training
+        from truenorm.cli.demo_training import show_training
 
         show_training(console)
     except ModuleNotFoundError as error:
-        console.print(f"Needs the package {error.name!r}: pip install 'truenorm[lab]'.")
-    except ValueError as error:  # the census lists are not there
+        console.print(f"This part needs the package {error.name!r}: pip install 'truenorm[lab]'.")
+    except ValueError as error:  # the census lists are not installed
         console.print(str(error))
     console.print()
-    console.rule("Where to go from here", align="left")
-    for line, purpose in (
-        ("truenorm page", "all of it in a browser, to play with"),
+    console.rule("Where to look next", align="left")
+    for command_line, purpose in (
+        ("truenorm page", "the same and more in a browser, to try out"),
         (
             "truenorm explain --example table --dy '1,0,0;0,1,0;0,0,1;0,0,0;0,0,0'",
-            "every step, backwards too",
+            "every step of the computation, forward and backward",
         ),
-        ("truenorm explain your.csv --norm layer", "the same for your numbers"),
-        ("truenorm train --data surnames --watch --out runs/names", "train a network, and see into it"),
-        ("truenorm sample runs/names", "new words from it"),
-        ("truenorm env", "what is installed"),
-        ("src/truenorm/core/norm.py, moments.py, reference.py", "the whole idea in three short files"),
+        ("truenorm explain your.csv --norm layer", "the same for your own numbers"),
+        ("truenorm train --data surnames --watch --out runs/names", "train a network and watch its layers"),
+        ("truenorm sample runs/names", "generate names with it"),
+        ("truenorm env", "versions, and whether the compiled kernels are in use"),
+        ("README.md, docs/", "how to use it in PyTorch and NumPy"),
     ):
-        console.print(f"  {line.replace('truenorm ', f'{_program()} ', 1)}", soft_wrap=True)
+        console.print(f"  {command_line.replace('truenorm ', f'{_program()} ', 1)}", soft_wrap=True)
         console.print(f"      {purpose}", style="dim")
 
 
 def _program() -> str:
-    """How this command is called from here: it may be in a directory that is not searched."""
+    """How to call truenorm from here: by its path if it is not on PATH."""
     called = Path(sys.argv[0])
     if shutil.which("truenorm") or called.name != "truenorm":
         return "truenorm"

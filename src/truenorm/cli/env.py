@@ -1,4 +1,4 @@
-"""`truenorm env`: what this installation consists of, for a person or a bug report."""
+"""`truenorm env`: versions and set-up of this installation, for example for a bug report."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import truenorm as tn
 from truenorm import engine
 from truenorm.cli import Command
 
-# What some commands need, and the extra that brings it.
+# Optional packages, and the extra that installs each.
 OPTIONAL = {"pydantic": "lab", "safetensors": "lab", "names": "lab", "torch": "torch"}
 
 
 @click.command(cls=Command, epilog="Example: truenorm env --json")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
-    """Show versions, engine, threads, and what is missing."""
-    facts = {
+    """Show versions, engine, threads and missing packages."""
+    info = {
         "truenorm": tn.__version__,
         "python": platform.python_version(),
         "numpy": version("numpy"),
@@ -29,22 +29,22 @@ def command(as_json: bool) -> None:
         "threads": engine.threads(),
         "native": engine.native_build(),
         "tensors": _tensors(),
-        "optional": {package: _found(package) for package in OPTIONAL},
+        "optional": {package: _version(package) for package in OPTIONAL},
     }
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        click.echo(json.dumps(info, indent=2))
         return
     for name in ("truenorm", "python", "numpy", "machine", "engine", "threads"):
-        click.echo(f"{name:12} {facts[name]}")
+        click.echo(f"{name:12} {info[name]}")
     click.echo(f"{'native':12} {_native_line()}")
     for package, extra in OPTIONAL.items():
         missing = f"not installed: pip install 'truenorm[{extra}]'"
-        click.echo(f"{package:12} {_found(package) or missing}")
-    if facts["tensors"] is not None:
-        click.echo(f"{'tensors':12} {facts['tensors']}")
+        click.echo(f"{package:12} {_version(package) or missing}")
+    if info["tensors"] is not None:
+        click.echo(f"{'tensors':12} {info['tensors']}")
 
 
-def _found(package: str) -> str | None:
+def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -52,8 +52,8 @@ def _found(package: str) -> str | None:
 
 
 def _tensors() -> str | None:
-    """Whether the kernels can read the tensors of the torch that is installed; None without torch."""
-    if _found("torch") is None:
+    """How truenorm.torch computes with the installed torch; None without torch."""
+    if _version("torch") is None:
         return None
     try:
         from truenorm.torch import kernels_read_tensors
@@ -69,5 +69,5 @@ def _tensors() -> str | None:
 def _native_line() -> str:
     build = engine.native_build()
     if build is None:
-        return "not built: no C++ compiler was found at install; everything works, in NumPy"
+        return "not built: no C++ compiler was found at install; NumPy is used instead"
     return ", ".join(f"{key} {value}" for key, value in build.items() if value)

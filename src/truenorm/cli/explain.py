@@ -1,4 +1,4 @@
-"""`truenorm explain`: every number of a normalization, of a table or of an example."""
+"""`truenorm explain`: every number of a normalization, for a CSV file or an example."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 import truenorm as tn
 from truenorm.cli import Command
-from truenorm.cli.numbers import NumberTable, parse_row, parse_table, parse_whole, read_table
+from truenorm.cli.numbers import NumberTable, parse_integers, parse_row, parse_table, read_table
 from truenorm.core.norm import EpsAt, Norm
 from truenorm.explanation import examples
 from truenorm.explanation.steps import Explanation
 
-Kind = Literal["batch", "layer", "instance", "group", "rms"]
+NormName = Literal["batch", "layer", "instance", "group", "rms"]
 Example = Literal["table", "sentences"]
 
 
@@ -35,24 +35,28 @@ Examples:
 """,
 )
 @click.argument("file", required=False)
-@click.option("--example", type=click.Choice(get_args(Example)), help="An example instead of a file.")
-@click.option("--norm", "kind", type=click.Choice(get_args(Kind)), help="Which normalization.  [default: batch]")
-@click.option("--pattern", help="A pattern of your own instead of --norm, such as '[b] c' or 'b [t] c'.")
-@click.option("--groups", type=int, help="Groups of columns (the size of g).  [default: 1]")
-@click.option("--lengths", help="The rows are padded sequences of equal extent with these lengths: 2,4.")
-@click.option("--eps", type=float, default=1e-5, show_default=True)
-@click.option("--ddof", type=int, default=0, help="1 divides by n - 1.", show_default=True)
+@click.option("--example", type=click.Choice(get_args(Example)), help="Use a built-in example instead of FILE.")
+@click.option("--norm", "name", type=click.Choice(get_args(NormName)), help="The normalization.  [default: batch]")
+@click.option("--pattern", help="A pattern instead of --norm, such as '[b] c' or 'b [t] c'.")
+@click.option("--groups", type=int, help="Number of groups, for --norm group.  [default: 1]")
+@click.option("--lengths", help="Treat the rows as padded sequences with these lengths: 2,4.")
+@click.option("--eps", type=float, default=1e-5, show_default=True, help="Added to the variance.")
+@click.option("--ddof", type=int, default=0, help="1: divide by n - 1 in the variance.", show_default=True)
 @click.option(
-    "--eps-at", type=click.Choice(get_args(EpsAt)), default="var", show_default=True, help="sqrt(var + eps), std + eps."
+    "--eps-at",
+    type=click.Choice(get_args(EpsAt)),
+    default="var",
+    show_default=True,
+    help="Divide by sqrt(var + eps), or by std + eps.",
 )
 @click.option("--weight", help="One number for each column: 1,2,3.")
 @click.option("--bias", help="One number for each column: 0,0,1.")
-@click.option("--dy", help="The gradient at the output, to explain the backward pass: a CSV file, or '1,0;0,1'.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.option("--dy", help="Gradient of the loss at the output, for the backward pass: a CSV file, or '1,0;0,1'.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     file: str | None,
     example: Example | None,
-    kind: Kind | None,
+    name: NormName | None,
     pattern: str | None,
     groups: int | None,
     lengths: str | None,
@@ -66,41 +70,41 @@ def command(
 ) -> None:
     """Show every number of a normalization, forward and backward.
 
-    FILE is a CSV file with one row of numbers a line, or - for standard input; its first line may name the columns.
-    Rows are examples (b) or positions of sequences (t), columns are channels (c).
+    FILE is a CSV file of numbers, or - for standard input. Its first line may hold column names. Rows are examples (b),
+    or positions (t) of sequences if --lengths is given. Columns are channels (c).
     """
     if dy == "-" and example is None and file in (None, "-"):
         raise click.UsageError("Standard input can hold the input or --dy, not both.")
-    chosen = any(option is not None for option in (kind, pattern, lengths, weight, bias, dy, groups))
+    chosen = any(option is not None for option in (name, pattern, lengths, weight, bias, dy, groups))
     if example == "sentences" and file is None and not chosen:
         from truenorm.cli.comparison import show_comparison
 
         show_comparison(eps, as_json=as_json)
         return
     table, rows = _input(file, example)
-    counts = None if lengths is None else parse_whole(lengths, "--lengths")
-    if counts is None and example == "sentences":
-        counts = np.array(examples.LENGTHS)
-    norm = _norm(kind, pattern, groups, eps=eps, ddof=ddof, eps_at=eps_at)
-    if kind == "instance" and counts is None:
+    sequence_lengths = None if lengths is None else parse_integers(lengths, "--lengths")
+    if sequence_lengths is None and example == "sentences":
+        sequence_lengths = np.array(examples.LENGTHS)
+    norm = _norm(name, pattern, groups, eps=eps, ddof=ddof, eps_at=eps_at)
+    if name == "instance" and sequence_lengths is None:
         raise click.UsageError(
-            "instance normalization averages over the positions of a sequence, and the rows are examples. "
+            "--norm instance: averages over the positions of a sequence, but the rows are examples. "
             f"Give --lengths {len(table.values)} to make them one sequence."
         )
     shown = tn.explain(
-        _sequences(table.values, counts, "the input"),
+        _sequences(table.values, sequence_lengths, "the input"),
         norm,
-        lengths=counts,
+        lengths=sequence_lengths,
         weight=None if weight is None else parse_row(weight, "--weight"),
         bias=None if bias is None else parse_row(bias, "--bias"),
-        dy=None if dy is None else _sequences(_gradient(dy), counts, "--dy"),
+        dy=None if dy is None else _sequences(_gradient(dy), sequence_lengths, "--dy"),
     )
     *leading, last = shown.steps[0].axes
     _print(replace(shown, labels={last: table.columns, " ".join(leading): rows}), as_json)
 
 
 def _input(file: str | None, example: Example | None) -> tuple[NumberTable, tuple[str, ...]]:
-    """The numbers, and names for their rows."""
+    """The numbers, and the names of the rows."""
     if file is not None and example is not None:
         raise click.UsageError("Give a file or --example, not both.")
     if example == "table":
@@ -112,37 +116,37 @@ def _input(file: str | None, example: Example | None) -> tuple[NumberTable, tupl
     return read_table(file or "-"), ()
 
 
-def _norm(kind: Kind | None, pattern: str | None, groups: int | None, **options: Any) -> Norm:
-    if kind is not None and pattern is not None:
+def _norm(name: NormName | None, pattern: str | None, groups: int | None, **options: Any) -> Norm:
+    if name is not None and pattern is not None:
         raise click.UsageError("Give --norm or --pattern, not both.")
     if pattern is not None:
         return Norm(pattern, sizes={} if groups is None else {"g": groups}, **options)
-    if kind == "group":
+    if name == "group":
         return tn.group(1 if groups is None else groups, **options)
     if groups is not None:
-        raise click.UsageError("--groups goes with --norm group, or with a --pattern that has an axis g.")
+        raise click.UsageError("--groups: only with --norm group, or with a --pattern that has an axis g.")
     recipes = {"batch": tn.batch, "layer": tn.layer, "instance": tn.instance, "rms": tn.rms}
-    return recipes[kind or "batch"](**options)
+    return recipes[name or "batch"](**options)
 
 
-def _sequences(values: NDArray[np.float64], counts: NDArray[np.int64] | None, name: str) -> NDArray[np.float64]:
-    """Rows as sequences of equal extent, where lengths are given."""
-    if counts is None:
+def _sequences(values: NDArray[np.float64], lengths: NDArray[np.int64] | None, source: str) -> NDArray[np.float64]:
+    """(rows, c) -> (b, t, c), if lengths are given."""
+    if lengths is None:
         return values
-    if len(values) % len(counts):
+    if len(values) % len(lengths):
         raise click.UsageError(
-            f"--lengths: {len(counts)} sequences of equal extent, got {len(values)} rows in {name}. "
-            "Pad the shorter sequences with rows of zeros."
+            f"--lengths: {len(values)} rows in {source} cannot be split into {len(lengths)} padded sequences of the "
+            "same size. Pad the shorter sequences with rows of zeros."
         )
-    return values.reshape(len(counts), -1, values.shape[1])
+    return values.reshape(len(lengths), -1, values.shape[1])
 
 
 def _gradient(dy: str) -> NDArray[np.float64]:
-    """A CSV file, or rows written out: '1,0;0,1'."""
+    """From a CSV file, or from the option itself: '1,0;0,1'."""
     if Path(dy).exists() or dy == "-":
         return read_table(dy).values
     if not any(letter.isdigit() for letter in dy) or Path(dy).suffix in (".csv", ".tsv", ".txt"):
-        return read_table(dy).values  # says that there is no such file
+        return read_table(dy).values  # raises an error that names the missing file
     return parse_table(dy.replace(";", "\n"), "--dy").values
 
 
@@ -150,6 +154,6 @@ def _print(shown: Explanation, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown.as_dict(), indent=2, ensure_ascii=False, allow_nan=False))
         return
-    from truenorm.explanation.text import Screen, show  # loads rich, which --json does not need
+    from truenorm.explanation.text import Screen, show  # imports rich, which --json does not need
 
     show(shown, Screen())

@@ -1,4 +1,4 @@
-"""`truenorm sample`: new words from a run."""
+"""`truenorm sample`: generate words with a trained network."""
 
 from __future__ import annotations
 
@@ -15,18 +15,24 @@ from truenorm.lab.sampling import Statistics, generate, reestimate
 
 @click.command(cls=Command, epilog="Example: truenorm sample runs/surnames --count 10 --temperature 0.8")
 @click.argument("directory", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--count", type=click.IntRange(min=1), default=20, show_default=True, help="How many words.")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="Below 1: likelier words.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--count", type=click.IntRange(min=1), default=20, show_default=True, help="How many words to generate.")
+@click.option(
+    "--temperature",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Divides the logits: below 1 the words are more typical, 0 always takes the most likely character.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random numbers.")
 @click.option(
     "--statistics",
     type=click.Choice(get_args(Statistics)),
     default="running",
     show_default=True,
-    help="Of batch norm: kept while training, or measured anew over the training data.",
+    help="Which statistics batch norm uses: its running statistics, or those of the whole training set.",
 )
 def command(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> None:
-    """New words from a run of `train`."""
+    """Generate words with the network of RUN, a directory that `truenorm train --task words` wrote."""
     with np.errstate(all="ignore"):
         words = _words(directory, count, temperature, seed, statistics)
     for word in words:
@@ -37,9 +43,9 @@ def _words(directory: Path, count: int, temperature: float, seed: int, statistic
     config, network, alphabet = run.load_words(directory)
     if statistics == "reestimated":
         if config.norm != "batch":
-            raise ValueError(f"--statistics reestimated: only with batch norm, got a run with --norm {config.norm}.")
+            raise ValueError(f"--statistics reestimated: needs a run with batch norm, got --norm {config.norm}.")
         trainer = run.load(directory)
         network = trainer.network
-        reestimate(network, trainer.material.train)
+        reestimate(network, trainer.data.train)
     rng = np.random.default_rng(seed)
     return generate(network, alphabet, config.block, rng, count=count, temperature=temperature)

@@ -1,1 +1,1 @@
-"""The computation step by step, and how it is shown: `steps` computes, `text` and `html` show."""
+"""The computation step by step: `steps` computes the steps, `text` and `html` show them."""

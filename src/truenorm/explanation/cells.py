@@ -1,4 +1,4 @@
-"""An array as a small table of words: what `text` and `html` have in common."""
+"""The values of a step as a table of strings, for `text` and `html`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from truenorm.explanation.steps import Explanation, Step
 
-LEFT_OUT = "·"
-MOST_ROWS, MOST_COLUMNS = 16, 8
+INVALID = "·"
+MAX_ROWS, MAX_COLUMNS = 16, 8
 
 
 @dataclass(frozen=True)
@@ -23,41 +23,43 @@ class Cells:
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    note: str  # what was not shown
+    note: str  # how much of a large array is shown
 
     @property
     def width(self) -> int:
-        """How wide the table is, with two spaces between columns."""
+        """The width in characters, with two spaces between columns."""
         columns = zip(self.header, *self.rows, strict=True)
         return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
-def cells_of(step: Step, labels: Mapping[str, Sequence[str]], *, most_columns: int = MOST_COLUMNS) -> Cells:
-    """The values of a step, last axis across, with the first and last of what is too many."""
+def cells_of(step: Step, labels: Mapping[str, Sequence[str]], *, max_columns: int = MAX_COLUMNS) -> Cells:
+    """The values of a step, with the last axis across. Of a large array only the first and last rows and columns."""
     values = np.atleast_2d(step.values.reshape(-1, step.values.shape[-1]) if step.values.ndim else step.values)
-    gone = np.zeros(values.shape, bool) if step.left_out is None else step.left_out.reshape(values.shape)
+    invalid = np.zeros(values.shape, bool) if step.invalid is None else step.invalid.reshape(values.shape)
     columns, rows = _column_names(step, values.shape[1], labels), _row_names(step, values.shape[0], labels)
-    shown_rows, shown_columns = _few(len(rows), MOST_ROWS), _few(len(columns), most_columns)
+    shown_rows, shown_columns = _first_and_last(len(rows), MAX_ROWS), _first_and_last(len(columns), max_columns)
     picked = [i for i in shown_rows if i is not None]
-    across = [["…"] * len(picked) if j is None else _format(values[picked, j], gone[picked, j]) for j in shown_columns]
+    across = [
+        ["…"] * len(picked) if j is None else _format(values[picked, j], invalid[picked, j]) for j in shown_columns
+    ]
     lines = iter(zip(*across, strict=True)) if across else iter(() for _ in picked)
     cells = tuple(("…",) * (len(across) + 1) if i is None else (rows[i], *next(lines)) for i in shown_rows)
-    left = (("rows", len(rows), shown_rows), ("columns", len(columns), shown_columns))
-    hidden = [f"{len(shown) - 1} of {total} {what}" for what, total, shown in left if None in shown]
+    sizes = (("rows", len(rows), shown_rows), ("columns", len(columns), shown_columns))
+    hidden = [f"{len(shown) - 1} of {total} {what}" for what, total, shown in sizes if None in shown]
     return Cells(("", *("…" if j is None else columns[j] for j in shown_columns)), cells, ", ".join(hidden))
 
 
 def fitting_cells(step: Step, labels: Mapping[str, Sequence[str]], width: int) -> Cells:
-    """As many columns as fit into the width: a number that is cut off would be another number."""
-    for most in range(MOST_COLUMNS, 2, -1):
-        cells = cells_of(step, labels, most_columns=most)
+    """As many columns as fit into the width, so that no number is cut off."""
+    for columns in range(MAX_COLUMNS, 2, -1):
+        cells = cells_of(step, labels, max_columns=columns)
         if cells.width <= width:
             break
     return cells
 
 
 def headline(explanation: Explanation) -> str:
-    """What is averaged, in a sentence."""
+    """Which axes share a statistic, in one line."""
     over = " and ".join(explanation.averaged)
     each = f"one for each {' and '.join(explanation.kept)}" if explanation.kept else "one for all"
     what = "mean and variance" if explanation.norm.center else "mean square"
@@ -65,43 +67,44 @@ def headline(explanation: Explanation) -> str:
     return f"{explanation.norm!r} of {shape} values: a {what} over {over}, {each}"
 
 
-def left_out_line(explanation: Explanation) -> str:
-    """Which elements were left out, or that none was."""
-    places = explanation.left_out
-    if not places:
-        return f"Every element is counted: {explanation.elements} in all."
-    shown = ", ".join(str(list(place)) for place in places[:12]) + (", …" if len(places) > 12 else "")
-    what = "1 place" if len(places) == 1 else f"{len(places)} places"
-    return f"Left out, as they are not valid ({LEFT_OUT} in the tables): {what}, {shown}."
+def validity_line(explanation: Explanation) -> str:
+    """Which positions are not valid, in one line."""
+    positions = explanation.invalid
+    if not positions:
+        return f"All {explanation.elements} elements are valid."
+    shown = ", ".join(str(list(position)) for position in positions[:12]) + (", …" if len(positions) > 12 else "")
+    count = "1 position is" if len(positions) == 1 else f"{len(positions)} positions are"
+    return f"{count} not valid and ignored (shown as {INVALID}): {shown}."
 
 
 def number(value: float) -> str:
-    """One number, as in the tables."""
+    """One number, formatted as in the tables."""
     return _format(np.array([value]), np.zeros(1, bool))[0]
 
 
-def _format(values: NDArray[np.floating], gone: NDArray[np.bool_]) -> list[str]:
-    """One column: six digits of its largest number and the same decimals for all, if the smallest keeps three; whole
-    numbers stay whole; otherwise six digits of each."""
-    real = np.abs(values[~gone & np.isfinite(values)]).astype(float)
-    largest = real.max(initial=0.0)
-    smallest = real[real > 0].min(initial=np.inf)
+def _format(values: NDArray[np.floating], invalid: NDArray[np.bool_]) -> list[str]:
+    """Format one column. Integers have no decimals. Otherwise all numbers have the same number of decimals, so that the
+    largest has six digits, if that leaves the smallest at least three; if not, each has six digits."""
+    sizes = np.abs(values[~invalid & np.isfinite(values)]).astype(float)
+    largest = sizes.max(initial=0.0)
+    smallest = sizes[sizes > 0].min(initial=np.inf)
     decimals = 5 - math.floor(math.log10(largest)) if largest > 0 else 0
-    if largest < 1e7 and not (real % 1).any():
+    if largest < 1e7 and not (sizes % 1).any():
         style = ".0f"
     elif 0 <= decimals <= 8 and smallest >= 10.0 ** (2 - decimals):
         style = f".{decimals}f"
     else:
         style = ".6g"
-    return [LEFT_OUT if out else format(float(value) + 0.0, style) for value, out in zip(values, gone, strict=True)]
+    pairs = zip(values, invalid, strict=True)
+    return [INVALID if hidden else format(float(value) + 0.0, style) for value, hidden in pairs]
 
 
-def _few(total: int, most: int) -> list[int | None]:
-    """All of them, or the first ones and, if there is room, the last two, with None between."""
-    if total <= most:
+def _first_and_last(total: int, limit: int) -> list[int | None]:
+    """All indices; or the first ones, None, and the last two if there is room for them."""
+    if total <= limit:
         return list(range(total))
-    last = [total - 2, total - 1] if most >= 5 else []
-    return [*range(most - 1 - len(last)), None, *last]
+    last = [total - 2, total - 1] if limit >= 5 else []
+    return [*range(limit - 1 - len(last)), None, *last]
 
 
 def _column_names(step: Step, count: int, labels: Mapping[str, Sequence[str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Two small examples that fit on a page: a table of five rows, and two sentences of which one is padded."""
+"""Two small examples: a table of five rows, and two sentences, one of which is padded."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from truenorm.engine import forward
 
 Array = NDArray[np.float64]
 
-# Pre-activations of a layer with three nodes, for five examples.
+# Pre-activations of a layer with three units, for five examples.
 TABLE_COLUMNS = ("z1", "z2", "z3")
 TABLE: Array = np.array([[7, 5, 4], [2, 3, 4], [1, 2, 3], [7, 5, 6], [3, 3, 4]], float)
 
-# Two sentences after self-attention, one row a word; the first is padded with zeros to the length of the second.
+# Two sentences after self-attention, one row per word. The first is padded with zeros to the length of the second.
 TOKENS = ("Hi", "Nitish", "<pad>", "<pad>", "How", "are", "you", "today")
 LENGTHS = (2, 4)
 SENTENCES: Array = np.array(
@@ -30,35 +30,35 @@ HOW = (1, 0)  # the word "How": sentence 1, position 0
 
 @dataclass(frozen=True)
 class Method:
-    """One way to normalise the sentences."""
+    """One way to normalize the sentences."""
 
     name: str
     norm: Norm
-    knows_lengths: bool
+    uses_lengths: bool
 
     def normalize(self, padding: int = 2) -> Array:
-        """The normalised sentences with this much padding."""
+        """The normalized sentences with this many padding rows."""
         x = padded_sentences(padding)
-        return np.asarray(forward(x, self.norm, lengths=LENGTHS if self.knows_lengths else None).y)
+        return np.asarray(forward(x, self.norm, lengths=LENGTHS if self.uses_lengths else None).y)
 
-    def moved(self, padding: int) -> float:
-        """How far this much padding moves any value of the row "How" from where it is without padding."""
-        real = np.concatenate([sentence[:length] for sentence, length in zip(SENTENCES, LENGTHS, strict=True)])
-        alone = forward(real, self.norm).y[LENGTHS[0]]
-        return float(np.abs(self.normalize(padding)[HOW] - alone).max())
+    def change(self, padding: int) -> float:
+        """The largest change of a value of the row "How", compared with no padding."""
+        valid = np.concatenate([sentence[:length] for sentence, length in zip(SENTENCES, LENGTHS, strict=True)])
+        without_padding = forward(valid, self.norm).y[LENGTHS[0]]
+        return float(np.abs(self.normalize(padding)[HOW] - without_padding).max())
 
 
 def padded_sentences(padding: int = 2) -> Array:
-    """The sentences with an even number of padding rows, at least 2, in all: each is made equally longer."""
+    """The sentences with this many padding rows in total, an even number >= 2."""
     x = np.zeros((2, (sum(LENGTHS) + padding) // 2, SENTENCES.shape[2]))
     x[:, : SENTENCES.shape[1]] = SENTENCES
     return x
 
 
 def methods(eps: float = 1e-5) -> tuple[Method, ...]:
-    """Batch norm with padding averaged in, batch norm over the valid rows, layer norm."""
+    """Batch norm over all rows, batch norm over the valid rows, layer norm."""
     return (
-        Method("batch norm, padding counted", batch(eps=eps), knows_lengths=False),
-        Method("batch norm, valid rows", batch(eps=eps), knows_lengths=True),
-        Method("layer norm", layer(eps=eps), knows_lengths=False),
+        Method("batch norm, all rows", batch(eps=eps), uses_lengths=False),
+        Method("batch norm, valid rows", batch(eps=eps), uses_lengths=True),
+        Method("layer norm", layer(eps=eps), uses_lengths=False),
     )

@@ -1,4 +1,4 @@
-"""An explanation in a notebook: one table a step, built as a tree so that every value is escaped."""
+"""An explanation as HTML, for notebooks. It is built as an element tree, so every value is escaped."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from truenorm.explanation.cells import Cells, cells_of, headline, left_out_line
+from truenorm.explanation.cells import Cells, cells_of, headline, validity_line
 
 if TYPE_CHECKING:
     from truenorm.explanation.steps import Explanation
 
 
 def as_html(explanation: Explanation) -> str:
-    """A fragment with a style of its own, which needs nothing from outside."""
+    """An HTML fragment with its own style sheet."""
     root = Element("div", {"class": "truenorm"})
     SubElement(root, "style").text = files("truenorm.explanation").joinpath("explanation.css").read_text("utf-8")
     SubElement(root, "p", {"class": "headline"}).text = headline(explanation)
-    SubElement(root, "p").text = left_out_line(explanation)
+    SubElement(root, "p").text = validity_line(explanation)
     for part in dict.fromkeys(step.part for step in explanation.steps):
         SubElement(root, "h4").text = part
         group = SubElement(root, "div", {"class": "steps"})

@@ -1,4 +1,4 @@
-"""An explanation in a terminal: aligned tables with the formula above each."""
+"""An explanation as text: aligned tables with a formula above each."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from truenorm.explanation.cells import Cells, fitting_cells, headline, left_out_line
+from truenorm.explanation.cells import Cells, fitting_cells, headline, validity_line
 
 if TYPE_CHECKING:
     from truenorm.explanation.steps import Explanation
 
 
 class Screen(Console):
-    """Standard output, whoever reads it: a terminal with colours, or a pipe that may close early."""
+    """A console on standard output that raises BrokenPipeError if a pipe is closed."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False)
@@ -34,9 +34,9 @@ def as_text(explanation: Explanation) -> str:
 
 
 def show(explanation: Explanation, console: Console) -> None:
-    """Print the steps, forward and then backward."""
+    """Print the steps, first forward, then backward."""
     console.print(Text(headline(explanation), style="bold"))
-    console.print(Text(left_out_line(explanation)))
+    console.print(Text(validity_line(explanation)))
     part = ""
     for step in explanation.steps:
         if step.part != part:
@@ -50,7 +50,7 @@ def show(explanation: Explanation, console: Console) -> None:
 
 
 def table(cells: Cells) -> Table:
-    """Cells with every number aligned to the right."""
+    """A table with all numbers aligned to the right."""
     shown = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", caption=_caption(cells))
     for i, name in enumerate(cells.header):
         shown.add_column(Text(name), justify="right" if i else "left", style=None if i else "dim", no_wrap=True)

@@ -1,12 +1,12 @@
-"""A run on disk. Whatever happens, a file is either the old one or the new one, and whole.
+"""The files of a run. They are replaced atomically: after a crash a file is complete, either old or new.
 
-    config.json             what was asked for
+    config.json             the options of the run
     metrics.jsonl           one line for each report
-    checkpoint.safetensors  parameters, running statistics, optimizer, step: all that a run is
-    result.json             written last: the run is complete
+    checkpoint.safetensors  parameters, running statistics, optimizer state, step
+    result.json             written last, when the run is complete
     lock                    held while a process works on the run
 
-Nothing that is loaded can run code: safetensors and JSON only.
+Loading a file cannot run code: the formats are safetensors and JSON.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ FORMAT = "truenorm-lab-1"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Beside the file, to the disk, then in its place by one rename; a full disk leaves the old file."""
-    beside = path.with_name(f".{path.name}.part")
+    """Write a temporary file, sync it, and rename it. If the disk is full, the old file stays."""
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -48,7 +48,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def plain(content: Any) -> Any:
-    """With null for numbers that are not finite, which JSON does not have."""
+    """Replace numbers that are not finite by None, as JSON has neither NaN nor infinity."""
     match content:
         case dict():
             return {name: plain(value) for name, value in content.items()}
@@ -64,10 +64,10 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        found = f"one without {path.name}" if path.parent.is_dir() else "none of this name"
-        raise ValueError(f"{path.parent}: a run's directory, got {found}.") from None
+        problem = f"it has no {path.name}" if path.parent.is_dir() else "it does not exist"
+        raise ValueError(f"{path.parent}: not the directory of a run, {problem}.") from None
     except (ValueError, RecursionError):
-        raise ValueError(f"{path}: JSON, got something else. The file is damaged.") from None
+        raise ValueError(f"{path}: damaged, not valid JSON.") from None
 
 
 def append_line(path: Path, line: str) -> None:
@@ -75,60 +75,60 @@ def append_line(path: Path, line: str) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk is noticed without a name
+        raise OSError(error.errno, error.strerror, str(path)) from None  # add the file name
 
 
-def save(path: Path, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-    """Arrays, and facts that JSON can hold."""
-    # Not contiguous arrays would be written in another order.
+def save(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> None:
+    """Save arrays, and metadata that JSON can hold."""
+    # safetensors writes the buffer of an array as it is, so it must be contiguous.
     content = {name: value.copy(order="C") for name, value in arrays.items()}
-    # One entry: safetensors writes several in no particular order, and equal runs have equal files.
-    told = {"facts": facts, "digest": _digest(content)}
-    write_atomically(path, to_bytes(content, {FORMAT: json.dumps(told)}))
+    # A single entry, as safetensors writes entries in random order, and equal runs must have equal files.
+    header = {"metadata": metadata, "digest": _digest(content)}
+    write_atomically(path, to_bytes(content, {FORMAT: json.dumps(header)}))
 
 
 def _digest(arrays: Mapping[str, Array]) -> str:
-    """Of all arrays: a bit that has flipped on a disk would change a run without a word."""
-    found = hashlib.sha256()
+    """A hash of all arrays, to detect damaged files."""
+    digest = hashlib.sha256()
     for name in sorted(arrays):
-        found.update(name.encode())
-        found.update(arrays[name].tobytes())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 def load(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """What `save` wrote."""
+    """The arrays and the metadata that `save` wrote."""
     if not path.is_file():
-        raise ValueError(f"{path.parent}: a run with a checkpoint, got none. It was stopped before its first.")
+        raise ValueError(f"{path.parent}: the run has no checkpoint yet.")
     try:
         with safe_open(path, framework="numpy") as file:
-            told = file.metadata() or {}
-            if FORMAT not in told:
-                raise ValueError(f"{path}: a checkpoint of truenorm's lab, got another one's.")
+            entries = file.metadata() or {}
+            if FORMAT not in entries:
+                raise ValueError(f"{path}: not a checkpoint of truenorm's lab.")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            said = json.loads(told[FORMAT])
-            if not isinstance(said, dict) or said.get("digest") != _digest(arrays):
-                raise ValueError(f"{path}: a checkpoint, got a damaged file. Start a new run.")
-            return arrays, said.get("facts") or {}
+            header = json.loads(entries[FORMAT])
+            if isinstance(header, dict) and header.get("digest") == _digest(arrays):
+                return arrays, header.get("metadata") or {}
     except (SafetensorError, json.JSONDecodeError, RecursionError):
-        raise ValueError(f"{path}: a checkpoint, got a damaged file. Start a new run.") from None
+        pass
+    raise ValueError(f"{path}: the checkpoint is damaged. Start a new run.")
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Nobody else works on this run meanwhile. The system releases the lock, however the process ends."""
+    """Hold the lock of a run. The operating system releases it, however the process ends."""
     with (directory / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ValueError(
-                f"{directory}: a run that nobody works on, got one in use. Wait for it, or choose another --out."
+                f"{directory}: another process works on this run. Wait for it, or choose another --out."
             ) from None
         yield
 
 
 def truncate_metrics(path: Path, step: int) -> None:
-    """Leave out what was reported after the checkpoint: it will be reported again."""
+    """Remove the reports after this step, which will be written again."""
     if not path.exists():
         return
     kept, lines = [], path.read_bytes().splitlines(keepends=True)
@@ -137,6 +137,6 @@ def truncate_metrics(path: Path, step: int) -> None:
             if json.loads(line)["step"] <= step:
                 kept.append(line)
         except (ValueError, KeyError, TypeError, RecursionError):
-            if number < len(lines):  # only the last line of a killed process may be torn
-                raise ValueError(f"{path}: a report in each line, got a damaged line {number}. Delete it.") from None
+            if number < len(lines):  # a killed process may leave an incomplete last line
+                raise ValueError(f"{path}: line {number} is damaged. Delete it.") from None
     write_atomically(path, b"".join(kept))

@@ -1,4 +1,4 @@
-"""What is trained, and how: `Config`, checked; what suits a task; and which options a task does not have."""
+"""The configuration of a training run: `Config`, the defaults of each task, and which options go together."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from truenorm.lab.networks import ActivationName, Body, NormAt, NormName, Padding
+from truenorm.lab.layers import StatisticsOver
+from truenorm.lab.networks import ActivationName, DTypeName, ModelConfig, NormAt, NormName
 from truenorm.lab.optimizers import OptimizerName, Schedule
 
 Task = Literal["words", "gender", "table"]
-MOST = 10**6  # of any size
+MAX_SIZE = 10**6
 
 
 class Config(BaseModel):
-    """A run. The defaults are those of the character network; `suited` has those of the other tasks."""
+    """The options of a run. The defaults are those of --task words; `make_config` knows those of the other tasks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,48 +26,48 @@ class Config(BaseModel):
     standardize: bool = True
     norm: NormName = "batch"
     norm_at: NormAt = "before"
-    padding: Padding = "valid"
-    groups: int = Field(4, ge=1, le=MOST)
+    statistics_over: StatisticsOver = "valid"
+    groups: int = Field(default=4, ge=1, le=MAX_SIZE)
     ddof: Literal[0, 1] = 0
-    batch: int = Field(32, ge=1, le=MOST)
-    block: int = Field(3, ge=1, le=MOST)
-    extent: int | None = Field(None, ge=1, le=MOST)
-    embedding: int = Field(2, ge=1, le=MOST)
-    heads: int = Field(1, ge=1, le=MOST)
-    hidden: int = Field(100, ge=1, le=MOST)
-    depth: int = Field(1, ge=1, le=MOST)
+    batch: int = Field(default=32, ge=1, le=MAX_SIZE)
+    block: int = Field(default=3, ge=1, le=MAX_SIZE)
+    max_length: int | None = Field(default=None, ge=1, le=MAX_SIZE)
+    embedding: int = Field(default=2, ge=1, le=MAX_SIZE)
+    heads: int = Field(default=1, ge=1, le=MAX_SIZE)
+    hidden: int = Field(default=100, ge=1, le=MAX_SIZE)
+    depth: int = Field(default=1, ge=1, le=MAX_SIZE)
     activation: ActivationName = "tanh"
-    dropout: float = Field(0.0, ge=0, lt=1)
-    gain: float = Field(1.0, gt=0, allow_inf_nan=False)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    init_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     optimizer: OptimizerName = "sgd"
-    momentum: float = Field(0.0, ge=0, lt=1)
-    rate: float = Field(0.1, gt=0, allow_inf_nan=False)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    lr: float = Field(default=0.1, gt=0, allow_inf_nan=False)
     schedule: Schedule = "step"
-    steps: int = Field(10_000, ge=1, le=10**12)
-    seed: int = Field(0, ge=0, lt=2**63)
-    dtype: Literal["float32", "float64"] = "float32"
+    steps: int = Field(default=10_000, ge=1, le=10**12)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    dtype: DTypeName = "float32"
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.norm == "batch" and self.batch == 1 and self.task != "gender":
-            raise ValueError("--batch: at least 2 with batch norm, got 1. One value has no variance: use --norm layer.")
+            raise ValueError("--batch: at least 2 with batch norm, got 1. Use --norm layer.")
         if self.task == "table" and self.data == "names":
-            raise ValueError("--data: a CSV file with a header, got none.")
+            raise ValueError("--data: --task table needs a CSV file with a header, got none.")
         if self.task == "table" and self.target is None:
-            raise ValueError("--target: the column to predict, got none.")
+            raise ValueError("--target: --task table needs the column to predict, got none.")
         if self.task == "gender" and self.data != "names":
-            raise ValueError(f"--data: names, for --task gender, got {self.data!r}.")
+            raise ValueError(f"--data: --task gender has its own data, got {self.data!r}. Leave --data out.")
         if self.task == "gender" and self.embedding % self.heads:
-            raise ValueError(f"--heads: divides the {self.embedding} of --embedding, got {self.heads}.")
+            raise ValueError(f"--heads: must divide --embedding {self.embedding}, got {self.heads}.")
         return self
 
-    def body(self) -> Body:
-        shared = {name: getattr(self, name) for name in Body.__dataclass_fields__}
-        return Body(**shared)
+    def for_network(self) -> ModelConfig:
+        """The options that describe the network."""
+        return ModelConfig(**{name: getattr(self, name) for name in ModelConfig.__dataclass_fields__})
 
 
-# What suits a task, where it differs from the character network.
-SUITED: dict[Task, dict[str, Any]] = {
+# The defaults of a task, where they differ from those of `Config`.
+TASK_DEFAULTS: dict[Task, dict[str, Any]] = {
     "words": {},
     "gender": {
         "embedding": 16,
@@ -74,19 +75,19 @@ SUITED: dict[Task, dict[str, Any]] = {
         "hidden": 64,
         "batch": 64,
         "optimizer": "adam",
-        "rate": 0.01,
+        "lr": 0.01,
         "schedule": "cosine",
         "steps": 1000,
     },
-    "table": {"hidden": 32, "optimizer": "adam", "rate": 0.01, "schedule": "cosine", "steps": 2000},
+    "table": {"hidden": 32, "optimizer": "adam", "lr": 0.01, "schedule": "cosine", "steps": 2000},
 }
 
-# Options that mean something only beside certain values of another: they are refused elsewhere, not ignored.
+# Options that have a meaning only with certain values of another option: otherwise they are refused, not ignored.
 ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "target": ("task", ("table",)),
     "standardize": ("task", ("table",)),
-    "padding": ("task", ("gender",)),
-    "extent": ("task", ("gender",)),
+    "statistics_over": ("task", ("gender",)),
+    "max_length": ("task", ("gender",)),
     "heads": ("task", ("gender",)),
     "block": ("task", ("words",)),
     "embedding": ("task", ("words", "gender")),
@@ -98,28 +99,28 @@ ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def suited(given: Mapping[str, Any]) -> Config:
-    """The task's defaults and what was given; the first thing that is wrong, named as the option of the command."""
+def make_config(given: Mapping[str, Any]) -> Config:
+    """The given options over the task's defaults. An error names the first wrong option as on the command line."""
     task = given.get("task", "words")
     try:
-        config = Config(**SUITED.get(task, {}) | dict(given))
+        config = Config(**TASK_DEFAULTS.get(task, {}) | dict(given))
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "value_error":
             raise ValueError(str(first["ctx"]["error"])) from None
-        raise ValueError(f"{option(first['loc'][0])}: {_wanted(first)}, got {first['input']!r}.") from None
+        raise ValueError(f"{_option(first['loc'][0])}: {_expected(first)}, got {first['input']!r}.") from None
     for name in given:
         if name in ONLY_WITH:
             other, values = ONLY_WITH[name]
-            if (found := getattr(config, other)) not in values:
+            if (value := getattr(config, other)) not in values:
                 raise ValueError(
-                    f"{option(name)}: only with {option(other)} {_or(values)}, got {option(other)} {found}."
+                    f"{_option(name)}: only with {_option(other)} {_or(values)}, got {_option(other)} {value}."
                 )
     return config
 
 
-def option(name: object) -> str:
-    """As the command has it."""
+def _option(name: object) -> str:
+    """The name as on the command line."""
     return "--" + str(name).replace("_", "-")
 
 
@@ -128,8 +129,8 @@ def _or(values: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _wanted(error: Mapping[str, Any]) -> str:
-    """What an option takes, in our words."""
+def _expected(error: Mapping[str, Any]) -> str:
+    """What the option takes."""
     limits = error.get("ctx", {})
     match error["type"]:
         case "greater_than_equal":

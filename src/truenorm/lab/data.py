@@ -1,7 +1,7 @@
-"""What the networks learn from: words and names with a gender. Read, checked, and turned into numbers.
+"""Training data: words, and first names with a gender, read, checked and encoded as integers.
 
-Words      one word a line, any alphabet; number 0 marks the edge of a word, and padding
-Examples   x, targets and, for padded sequences, lengths: split into a training and a held-out part
+Words      one word a line, any alphabet; token 0 marks the start and the end of a word, and padding
+Examples   x, targets and, for padded sequences, lengths; split into a training and a held-out set
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-EDGE = 0
-AHEAD = 4096  # examples that are drawn at once
+BOUNDARY = 0  # the token before and after a word, and in padding
+PREFETCH = 4096  # examples that are drawn at once
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The characters, in order; character i has the number i + 1, as 0 is the edge of a word."""
+    """The characters in order. Character i has the token i + 1; 0 is BOUNDARY."""
 
     characters: tuple[str, ...]
 
@@ -34,7 +34,7 @@ class Alphabet:
         return len(self.characters) + 1
 
     def encode(self, word: str) -> list[int]:
-        """The numbers of a word's characters.
+        """The tokens of a word.
 
         >>> Alphabet(("a", "b")).encode("abba")
         [1, 2, 2, 1]
@@ -42,19 +42,19 @@ class Alphabet:
         try:
             return [self.characters.index(character) + 1 for character in word]
         except ValueError:
-            strange = next(character for character in word if character not in self.characters)
+            unknown = next(character for character in word if character not in self.characters)
             raise ValueError(
-                f"alphabet: characters that the run was started with, got {strange!r} in {word!r}. "
+                f"alphabet: the run was started without the character {unknown!r}, got {word!r}. "
                 "Use the data that it was started with, or start a new run."
             ) from None
 
-    def decode(self, numbers: Sequence[int]) -> str:
-        return "".join(self.characters[number - 1] for number in numbers)
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(self.characters[token - 1] for token in tokens)
 
 
-@dataclass(eq=False)  # frozen would cost a microsecond a step
+@dataclass(eq=False)  # not frozen: that costs a microsecond in every training step
 class Examples:
-    """x and what it should become; `lengths` where x is padded."""
+    """Inputs and their targets; `lengths` if x holds padded sequences."""
 
     x: Array
     targets: Array
@@ -63,45 +63,45 @@ class Examples:
     def __len__(self) -> int:
         return len(self.x)
 
-    def pick(self, rows: Array) -> Examples:
+    def select(self, rows: Array) -> Examples:
         lengths = None if self.lengths is None else self.lengths[rows]
         return Examples(self.x[rows], self.targets[rows], lengths)
 
 
 class Batches:
-    """The batches of a run: drawn at random, with repetition, from the seed and the number of the step alone.
+    """The batches of a run, drawn at random with replacement.
 
-    So nothing has to be remembered to continue a run; and they are drawn and copied many at a time, which costs a
-    tenth of drawing each.
+    A batch depends only on the seed and the step, so a checkpoint needs no random state. Many batches are drawn and
+    copied at once, in a tenth of the time.
     """
 
     def __init__(self, examples: Examples, size: int, seed: int) -> None:
         self.examples, self.size, self.seed = examples, size, seed
-        self.steps = max(1, AHEAD // size)
-        self.part, self.drawn = -1, examples  # which part of the run was drawn: (steps, size, ...)
+        self.steps = max(1, PREFETCH // size)  # in a chunk
+        self.chunk, self.drawn = -1, examples  # the chunk that is drawn, and its arrays (steps, size, ...)
 
     def __getitem__(self, step: int) -> Examples:
-        part, i = divmod(step, self.steps)
-        if self.part != part:
-            rng = np.random.default_rng([self.seed, 3, part])
-            self.drawn = self.examples.pick(rng.integers(0, len(self.examples), (self.steps, self.size)))
-            self.part = part
+        chunk, i = divmod(step, self.steps)
+        if self.chunk != chunk:
+            rng = np.random.default_rng([self.seed, 3, chunk])
+            self.drawn = self.examples.select(rng.integers(0, len(self.examples), (self.steps, self.size)))
+            self.chunk = chunk
         x, targets, lengths = self.drawn.x, self.drawn.targets, self.drawn.lengths
         return Examples(x[i], targets[i], None if lengths is None else lengths[i])
 
 
 def read_words(path: Path) -> list[str]:
-    """One word a line, without blank lines and surrounding spaces; each word once, in the order of the file."""
+    """The words of a file with one word a line, without duplicates, blank lines and surrounding spaces."""
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: text in UTF-8, got a byte that is not, at {error.start}.") from None
+        raise ValueError(f"{path}: must be UTF-8 text, got an invalid byte at {error.start}.") from None
     if "\0" in text:
-        raise ValueError(f"{path}: text in UTF-8, got a zero byte.")
+        raise ValueError(f"{path}: must be UTF-8 text, got a zero byte.")
     words = dict.fromkeys(unicodedata.normalize("NFC", line.strip()) for line in text.splitlines())
     words.pop("", None)
     if len(words) < 2:
-        raise ValueError(f"{path}: at least two words, one a line, got {len(words)}.")
+        raise ValueError(f"{path}: needs at least two words, one a line, got {len(words)}.")
     return list(words)
 
 
@@ -111,55 +111,55 @@ def surnames() -> list[str]:
 
 
 def first_names() -> tuple[list[str], list[int]]:
-    """5,163 first names and their gender (0 female, 1 male): the one that has the name more often."""
+    """5,163 first names and their gender (0 female, 1 male): the gender in which the name is more frequent."""
     shares = [_census("dist.female.first"), _census("dist.male.first")]
     names = sorted(shares[0] | shares[1])
     return names, [int(shares[1].get(name, 0.0) > shares[0].get(name, 0.0)) for name in names]
 
 
 def _census(file: str) -> dict[str, float]:
-    """Names, the most frequent first, and how many in a hundred people have them."""
+    """Names, the most frequent first, and the percentage of people who have them."""
     try:
         import names
     except ModuleNotFoundError:
         raise ValueError(
-            "data: the package 'names' has the census lists, and is missing. Install it: pip install 'truenorm[lab]'."
+            "data: the census lists need the package 'names'. Install it: pip install 'truenorm[lab]'."
         ) from None
     lines = (Path(names.__file__).parent / file).read_text("ascii").splitlines()
     return {cells[0].lower(): float(cells[1]) for cells in map(str.split, lines) if cells}
 
 
-def blocks(words: Sequence[str], alphabet: Alphabet, block: int) -> Examples:
-    """Every character of every word, and its end, after the `block` characters before it.
+def next_character_examples(words: Sequence[str], alphabet: Alphabet, block: int) -> Examples:
+    """Every character of every word, and its end, as the target of the `block` tokens before it.
 
-    >>> found = blocks(["ab"], Alphabet(("a", "b")), 2)
-    >>> found.x.tolist(), found.targets.tolist()
+    >>> examples = next_character_examples(["ab"], Alphabet(("a", "b")), 2)
+    >>> examples.x.tolist(), examples.targets.tolist()
     ([[0, 0], [0, 1], [1, 2]], [1, 2, 0])
     """
     stream: list[int] = []
     for word in words:
-        stream += [EDGE] * block + alphabet.encode(word)
-    numbers = np.array([*stream, *[EDGE] * block], np.int64)
-    windows = np.lib.stride_tricks.sliding_window_view(numbers, block + 1)
-    # A window belongs to a word if what precedes its target is not an edge, or its target is not: the first
-    # target of a word follows edges alone, the last one is the edge behind it.
-    inside = (windows[:, -2] != EDGE) | (windows[:, -1] != EDGE)
+        stream += [BOUNDARY] * block + alphabet.encode(word)
+    tokens = np.array([*stream, *[BOUNDARY] * block], np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, block + 1)
+    # The first target of a word follows boundaries only, and the last target is the boundary after the word. A
+    # window whose target and previous token are both boundaries belongs to no word.
+    inside = (windows[:, -2] != BOUNDARY) | (windows[:, -1] != BOUNDARY)
     return Examples(np.ascontiguousarray(windows[inside, :-1]), windows[inside, -1].copy())
 
 
-def padded(words: Sequence[str], targets: Sequence[int], alphabet: Alphabet, extent: int) -> Examples:
-    """Words as rows of `extent` numbers, with 0 behind."""
+def padded_sequences(words: Sequence[str], targets: Sequence[int], alphabet: Alphabet, max_length: int) -> Examples:
+    """Words as rows of `max_length` tokens, padded with 0 at the end."""
     longest = max(map(len, words))
-    if extent < longest:
-        raise ValueError(f"--extent: at least the {longest} characters of the longest word, got {extent}.")
-    x = np.zeros((len(words), extent), np.int64)
+    if max_length < longest:
+        raise ValueError(f"--max-length: at least {longest}, the length of the longest word, got {max_length}.")
+    x = np.zeros((len(words), max_length), np.int64)
     for row, word in zip(x, words, strict=True):
         row[: len(word)] = alphabet.encode(word)
     return Examples(x, np.array(targets, np.int64), np.array([len(word) for word in words], np.int64))
 
 
 def split(examples: Examples, rng: np.random.Generator, share: float = 0.1) -> tuple[Examples, Examples]:
-    """A training and a held-out part, of at least one each."""
+    """A training and a held-out set of at least one example each."""
     order = rng.permutation(len(examples))
     held_out = min(max(1, round(share * len(examples))), len(examples) - 1)
-    return examples.pick(order[held_out:]), examples.pick(order[:held_out])
+    return examples.select(order[held_out:]), examples.select(order[:held_out])

@@ -1,9 +1,10 @@
-"""Layers, forward and backward side by side, each derived by hand.
+"""Layers with forward and backward side by side, each derived by hand.
 
 A layer keeps what its backward needs from its last forward. `backward(dy)` returns dx and writes the gradients of its
-parameters. Arrays are (..., features); how a step is run (training or not, which positions are real) comes in a `Pass`.
+parameters. Arrays are (..., features). A `ForwardContext` says whether the network is training and which positions
+are valid.
 
-    layer.parameters   name -> array, changed in place by an optimizer
+    layer.parameters   name -> array, updated in place by an optimizer
     layer.gradients    name -> array, written in place by backward
 
 Every backward is checked against finite differences in float64, and against autograd.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,45 +27,50 @@ from truenorm.core.running import Running, torch_convention
 from truenorm.engine import backward, compiled, forward
 
 Array = NDArray[Any]
-_COMPILED = (np.dtype(np.float32), np.dtype(np.float64))  # what the compiled loops take
+StatisticsOver = Literal["valid", "all"]
+_COMPILED = (np.dtype(np.float32), np.dtype(np.float64))  # the dtypes of the compiled loops
 
 
 @dataclass(eq=False)
-class Pass:
-    """How a forward is run. `lengths`: the first so many positions of each sample are real; None: all of them."""
+class ForwardContext:
+    """The settings of one forward pass.
+
+    lengths   the first `lengths[b]` positions of sample b are valid; None: all positions
+    rng       for dropout; None turns dropout off
+    """
 
     training: bool = False
     lengths: Array | None = None
-    rng: np.random.Generator | None = None  # of dropout; None: without it
+    rng: np.random.Generator | None = None
 
 
 class Layer(ABC):
-    """What all layers share. One without parameters needs only forward and backward."""
+    """Base class. A layer without parameters implements only forward and backward."""
 
     def __init__(self, **parameters: Array) -> None:
         self.parameters: dict[str, Array] = parameters
         self.gradients: dict[str, Array] = {name: np.zeros_like(value) for name, value in parameters.items()}
 
     @abstractmethod
-    def forward(self, x: Array, how: Pass) -> Array:
-        """y, keeping what backward needs."""
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
+        """Return y, and keep what backward needs."""
 
     @abstractmethod
     def backward(self, dy: Array) -> Array:
-        """dx; writes the gradients of the parameters into `gradients`."""
+        """Return dx, and write the gradients of the parameters into `gradients`."""
 
 
 class Embedding(Layer):
-    """y = table[x]: one row for each number; a row that is used twice gets both gradients.
+    """y = table[x]: one row for each index. The gradients of a row that is used twice are added.
 
-    flat   (batch, positions) -> (batch, positions · features): the rows of a sample side by side
+    flat   concatenate the rows of a sample: (batch, positions) -> (batch, positions · features)
     """
 
     def __init__(self, table: Array, *, flat: bool = False) -> None:
         super().__init__(table=table)
         self.flat = flat
 
-    def forward(self, x: Array, how: Pass) -> Array:
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
         self.x = x
         y: Array = self.parameters["table"].take(x, 0)
         return y.reshape(len(x), -1) if self.flat else y
@@ -73,23 +79,23 @@ class Embedding(Layer):
         gradient, x = self.gradients["table"], self.x
         width = gradient.shape[1]
         if dy.size != x.size * width or len(dy) != len(x):
-            raise ValueError(f"Embedding: dy of {width} numbers for each of x {x.shape}, got {dy.shape}.")
+            raise ValueError(f"Embedding: dy has {width} values for each index of x {x.shape}, got {dy.shape}.")
         if x.size and dy.dtype is gradient.dtype and (native := compiled()) is not None:
             native.add_rows(np.ascontiguousarray(x, np.int64), np.ascontiguousarray(dy), gradient)
             return np.zeros(x.shape, gradient.dtype)
-        places = x.reshape(-1, 1) * width + np.arange(width)  # where each number of dy goes in the flat table
-        sums = np.bincount(places.reshape(-1), dy.reshape(-1), gradient.size)  # adds up what goes to the same place
+        flat_index = x.reshape(-1, 1) * width + np.arange(width)  # of each value of dy in the flattened table
+        sums = np.bincount(flat_index.reshape(-1), dy.reshape(-1), gradient.size)
         gradient[...] = sums.reshape(gradient.shape)
-        return np.zeros(x.shape, gradient.dtype)  # numbers of rows have no gradient
+        return np.zeros(x.shape, gradient.dtype)  # indices have no gradient
 
 
 class Positions(Layer):
-    """y = x + table[t] at position t: attention by itself does not know what comes first."""
+    """Learned position embedding: y = x + table[t] at position t. Attention alone ignores the order."""
 
     def __init__(self, table: Array) -> None:
         super().__init__(table=table)
 
-    def forward(self, x: Array, how: Pass) -> Array:
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
         return x + self.parameters["table"][: x.shape[1]]
 
     def backward(self, dy: Array) -> Array:
@@ -106,7 +112,7 @@ class Linear(Layer):
         super().__init__(weight=weight, bias=bias)
         self.ones = np.ones(0, weight.dtype)
 
-    def forward(self, x: Array, how: Pass) -> Array:
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
         self.shape, self.x = x.shape, _rows(x)
         y: Array = self.x.dot(self.parameters["weight"])
         y += self.parameters["bias"]
@@ -117,36 +123,45 @@ class Linear(Layer):
         np.dot(self.x.T, dy, out=self.gradients["weight"])
         if len(self.ones) != len(dy):
             self.ones = np.ones(len(dy), dy.dtype)
-        np.dot(self.ones, dy, out=self.gradients["bias"])  # the sum of rows, in a third of the time
+        np.dot(self.ones, dy, out=self.gradients["bias"])  # sums over rows, three times as fast as sum(0)
         dx: Array = dy.dot(self.parameters["weight"].T)
         return dx if len(self.shape) == 2 else dx.reshape(self.shape)
 
 
 def _rows(x: Array) -> Array:
-    """(..., features) -> (rows, features): one matrix product for all."""
+    """(..., features) -> (rows, features), for a single matrix product."""
     return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 class Normalize(Layer):
-    """truenorm's own: the statistics of the batch in training, running ones otherwise (batch norm only).
+    """A truenorm normalization. Batch norm uses batch statistics in training, running statistics in evaluation.
 
-    counted   let padding enter the statistics, as layers that know no lengths do
+    statistics_over   "valid": only valid positions; "all": padding too, as in layers that take no lengths
     """
 
-    def __init__(self, norm: Norm, size: int, dtype: Any = np.float64, *, running: bool, counted: bool = False) -> None:
+    def __init__(
+        self,
+        norm: Norm,
+        size: int,
+        dtype: Any = np.float64,
+        *,
+        running: bool,
+        statistics_over: StatisticsOver = "valid",
+    ) -> None:
         super().__init__(weight=np.ones(size, dtype), bias=np.zeros(size, dtype))
-        self.norm, self.counted = norm, counted
+        self.norm, self.statistics_over = norm, statistics_over
         self.running = Running.start((size,), torch_convention()) if running else None
-        self.batch: Moments | None = None  # of the last step
+        self.batch_moments: Moments | None = None  # of the last training step
 
-    def forward(self, x: Array, how: Pass) -> Array:
-        own, running, lengths = self.parameters, self.running, None if self.counted else how.lengths
-        fixed = None if running is None or how.training else running.moments(self.norm)
-        out = forward(x, self.norm, weight=own["weight"], bias=own["bias"], lengths=lengths, moments=fixed)
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
+        running, lengths = self.running, ctx.lengths if self.statistics_over == "valid" else None
+        weight, bias = self.parameters["weight"], self.parameters["bias"]
+        fixed = None if running is None or ctx.training else running.moments(self.norm)
+        out = forward(x, self.norm, weight=weight, bias=bias, lengths=lengths, moments=fixed)
         self.out: Normalized = out
-        if running is not None and how.training:
-            self.batch = out.moments
-            self.running = running.update(self.batch)
+        if running is not None and ctx.training:
+            self.batch_moments = out.moments
+            self.running = running.update(out.moments)
         return out.y
 
     def backward(self, dy: Array) -> Array:
@@ -158,18 +173,18 @@ class Normalize(Layer):
 
 
 class Tanh(Layer):
-    def forward(self, x: Array, how: Pass) -> Array:
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
         self.y: Array = np.tanh(x)
         return self.y
 
     def backward(self, dy: Array) -> Array:
         dx: Array = dy * self.y
         dx *= self.y
-        return np.subtract(dy, dx, out=dx)  # dy (1 - y²), in one array
+        return np.subtract(dy, dx, out=dx)  # dy (1 - y²), without another temporary array
 
 
 class ReLU(Layer):
-    def forward(self, x: Array, how: Pass) -> Array:
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
         self.y: Array = np.maximum(x, 0)
         return self.y
 
@@ -180,7 +195,7 @@ class ReLU(Layer):
 class Sigmoid(Layer):
     """1 / (1 + exp(-x)), as tanh(x / 2) / 2 + 1/2, which cannot overflow."""
 
-    def forward(self, x: Array, how: Pass) -> Array:
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
         self.y: Array = np.tanh(x * 0.5) * 0.5 + 0.5
         return self.y
 
@@ -190,66 +205,66 @@ class Sigmoid(Layer):
 
 
 class GELU(Layer):
-    """x · Φ(x) in its usual approximation, x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
+    """x · Φ(x) in the tanh approximation, x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
 
-    def forward(self, x: Array, how: Pass) -> Array:
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
         self.x = x
         self.inner: Array = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
         result: Array = np.multiply(0.5 * x, 1 + self.inner)
         return result
 
     def backward(self, dy: Array) -> Array:
-        slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * self.x**2)
-        result: Array = np.multiply(dy, 0.5 * (1 + self.inner) + 0.5 * self.x * (1 - self.inner**2) * slope)
+        dinner = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * self.x**2)
+        result: Array = np.multiply(dy, 0.5 * (1 + self.inner) + 0.5 * self.x * (1 - self.inner**2) * dinner)
         return result
 
 
 class Dropout(Layer):
-    """In training each number is 0 with this probability, and the others grow so that the mean stays."""
+    """In training each value is set to 0 with this probability, and the others are scaled by 1 / (1 - probability)."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = probability
 
-    def forward(self, x: Array, how: Pass) -> Array:
-        self.kept: Array | None = None
-        if not how.training or how.rng is None or self.probability == 0:
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
+        self.mask: Array | None = None
+        if not ctx.training or ctx.rng is None or self.probability == 0:
             return x
-        kept = how.rng.random(x.shape) >= self.probability
-        self.kept = kept.astype(x.dtype) / x.dtype.type(1 - self.probability)
-        return x * self.kept
+        kept = ctx.rng.random(x.shape) >= self.probability
+        self.mask = kept.astype(x.dtype) / x.dtype.type(1 - self.probability)
+        return x * self.mask
 
     def backward(self, dy: Array) -> Array:
-        return dy if self.kept is None else dy * self.kept
+        return dy if self.mask is None else dy * self.mask
 
 
 class MeanOverPositions(Layer):
-    """(batch, positions, features) -> (batch, features): the mean over the positions that are real."""
+    """(batch, positions, features) -> (batch, features): the mean over the valid positions."""
 
-    def forward(self, x: Array, how: Pass) -> Array:
-        self.share: Array = shares(x.shape[:2], how.lengths, x.dtype)
-        x = np.where(self.share[:, :, None] > 0, x, 0)  # NaN · 0 is NaN
-        return (self.share[:, None, :] @ x)[:, 0]
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
+        self.weights: Array = _mean_weights(x.shape[:2], ctx.lengths, x.dtype)
+        x = np.where(self.weights[:, :, None] > 0, x, 0)  # NaN · 0 is NaN
+        return (self.weights[:, None, :] @ x)[:, 0]
 
     def backward(self, dy: Array) -> Array:
-        result: Array = np.multiply(self.share[:, :, None], dy[:, None, :])
+        result: Array = np.multiply(self.weights[:, :, None], dy[:, None, :])
         return result
 
 
-def shares(shape: tuple[int, ...], lengths: Array | None, dtype: Any) -> Array:
-    """(batch, positions): 1 / length at positions that are real, 0 elsewhere; nothing real gives 0."""
+def _mean_weights(shape: tuple[int, ...], lengths: Array | None, dtype: Any) -> Array:
+    """(batch, positions): 1 / length at valid positions, 0 elsewhere; all 0 for length 0."""
     batch, positions = shape
     lengths = np.full(batch, positions) if lengths is None else lengths
-    real = np.arange(positions) < lengths[:, None]
-    found: Array = real / np.maximum(lengths, 1)[:, None]
-    return found.astype(dtype)
+    valid = np.arange(positions) < lengths[:, None]
+    weights: Array = valid / np.maximum(lengths, 1)[:, None]
+    return weights.astype(dtype)
 
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
     """The mean of -log softmax(logits)[target], and its gradient: (probabilities - onehot) / n."""
     if targets.shape != logits.shape[:1] or targets.dtype.kind not in "iu":
         raise ValueError(
-            f"cross_entropy: a class, a whole number, for each of the {len(logits)} rows, "
+            f"cross_entropy: targets are one integer class for each of the {len(logits)} rows, "
             f"got {targets.dtype} of shape {targets.shape}."
         )
     if logits.dtype in _COMPILED and logits.size and (native := compiled()) is not None:
@@ -258,9 +273,9 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
         return loss, dlogits
     n = len(targets)
     if n and targets.min() < 0:
-        raise IndexError("targets: numbers of classes.")
+        raise IndexError(f"cross_entropy: targets are classes >= 0, got {targets.min()}.")
     rows = np.arange(n)
-    shifted = logits - np.maximum.reduce(logits, 1, keepdims=True)  # so that no exp overflows
+    shifted = logits - np.maximum.reduce(logits, 1, keepdims=True)  # avoids overflow in exp
     dlogits = np.exp(shifted)
     totals = np.add.reduce(dlogits, 1, keepdims=True)
     loss = float(np.add.reduce(np.log(totals), None) - np.add.reduce(shifted[rows, targets])) / n

@@ -1,12 +1,11 @@
 """The three networks, as lists of named layers.
 
-    character_mlp         the next character after a block of them        embed, (linear, norm, act)*, output
-    sequence_classifier   the class of a padded sequence                  embed, positions, attention, linear, norm,
-                                                                          act, mean, output
-    table_network         a class or a number for each row of a table     (linear, norm, act)*, output
+    character_mlp         the next character, given a block of characters  embed, (linear, norm, act)*, output
+    sequence_classifier   the class of a padded sequence                   embed, positions, attention, linear, norm,
+                                                                           act, mean, output
+    table_network         a class or a number for each row of a table      (linear, norm, act)*, output
 
-The norm stands before the activation, or after it. `Network.backward` keeps the gradient at the output of every layer
-in `flows`, under the layer's name.
+The norm comes before or after the activation.
 """
 
 from __future__ import annotations
@@ -19,20 +18,21 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from truenorm.core import norm as spec
+from truenorm.core import norm as norms
 from truenorm.lab.attention import SelfAttention
 from truenorm.lab.layers import (
     GELU,
     Dropout,
     Embedding,
+    ForwardContext,
     Layer,
     Linear,
     MeanOverPositions,
     Normalize,
-    Pass,
     Positions,
     ReLU,
     Sigmoid,
+    StatisticsOver,
     Tanh,
 )
 
@@ -40,16 +40,16 @@ Array = NDArray[Any]
 NormName = Literal["none", "batch", "layer", "rms", "group"]
 NormAt = Literal["before", "after"]
 ActivationName = Literal["tanh", "relu", "sigmoid", "gelu"]
-Padding = Literal["valid", "counted"]
+DTypeName = Literal["float32", "float64"]
 
 ACTIVATIONS: dict[ActivationName, Callable[[], Layer]] = {"tanh": Tanh, "relu": ReLU, "sigmoid": Sigmoid, "gelu": GELU}
-# What keeps the spread of activations from layer to layer, for weights of spread 1 / √inputs.
+# Initial weights of std gain / √inputs keep the std of the activations about constant from layer to layer.
 GAINS: dict[ActivationName, float] = {"tanh": 5 / 3, "relu": 2**0.5, "sigmoid": 1.0, "gelu": 2**0.5}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Body:
-    """What the networks have in common; the defaults are those of the character network."""
+class ModelConfig:
+    """The options that all networks share. The defaults are those of the character network."""
 
     hidden: int = 100
     depth: int = 1
@@ -58,18 +58,18 @@ class Body:
     norm_at: NormAt = "before"
     groups: int = 4
     ddof: Literal[0, 1] = 0
-    padding: Padding = "valid"
+    statistics_over: StatisticsOver = "valid"
     dropout: float = 0.0
-    gain: float = 1.0  # of the hidden layers' initial weights, times what suits the activation
-    dtype: str = "float32"
+    init_scale: float = 1.0  # multiplies the initial weights of the hidden layers
+    dtype: DTypeName = "float32"
 
     def __post_init__(self) -> None:
         for name, choices in (
             ("norm", get_args(NormName)),
             ("norm_at", get_args(NormAt)),
             ("activation", get_args(ActivationName)),
-            ("padding", get_args(Padding)),
-            ("dtype", ("float32", "float64")),
+            ("statistics_over", get_args(StatisticsOver)),
+            ("dtype", get_args(DTypeName)),
         ):
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name}: {' or '.join(map(repr, choices))}, got {value!r}.")
@@ -78,147 +78,157 @@ class Body:
                 raise ValueError(f"{name}: a whole number >= 1, got {number}.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout: a probability from 0 to below 1, got {self.dropout}.")
-        if not 0 < self.gain < math.inf:
-            raise ValueError(f"gain: a finite number > 0, got {self.gain}.")
+        if not 0 < self.init_scale < math.inf:
+            raise ValueError(f"init_scale: a finite number > 0, got {self.init_scale}.")
 
-    def spread(self) -> float:
-        """Of a hidden layer's initial weights, times 1 / √inputs."""
-        return self.gain * GAINS[self.activation]
+    @property
+    def gain(self) -> float:
+        """The std of a hidden layer's initial weights is gain / √inputs."""
+        return self.init_scale * GAINS[self.activation]
 
 
 class Network:
-    """Layers with names, run one after the other.
+    """Named layers, run one after the other.
 
-    values      all parameters in one vector, which an optimizer moves in one sweep; `parameters` are parts of it
-    slopes      their gradients, in the same order; `gradients` are parts of it
+    parameters         "layer.name" -> array, a view into `flat_parameters`
+    gradients          "layer.name" -> array, a view into `flat_gradients`
+    flat_parameters    all parameters in one vector, so that an optimizer updates them in one operation
+    flat_gradients     their gradients, in the same order
+    output_gradients   layer -> gradient of the loss with respect to the layer's output, from the last backward
     """
 
     def __init__(self, layers: Mapping[str, Layer]) -> None:
         self.layers = dict(layers)
-        self.flows: dict[str, Array] = {}
-        self.values, self.parameters = self._gathered("parameters")
-        self.slopes, self.gradients = self._gathered("gradients")
+        self.output_gradients: dict[str, Array] = {}
+        self.flat_parameters, self.parameters = self._flatten("parameters")
+        self.flat_gradients, self.gradients = self._flatten("gradients")
 
-    def _gathered(self, kind: Literal["parameters", "gradients"]) -> tuple[Array, dict[str, Array]]:
-        """The layers' arrays of a kind, moved into one vector; and each of them by its name."""
-        own: list[dict[str, Array]] = [getattr(layer, kind) for layer in self.layers.values()]
-        whole = np.concatenate([value.reshape(-1) for arrays in own for value in arrays.values()])
-        named, begin = {}, 0
-        for layer, arrays in zip(self.layers, own, strict=True):
+    def _flatten(self, kind: Literal["parameters", "gradients"]) -> tuple[Array, dict[str, Array]]:
+        """Move the layers' arrays into one vector; return it, and its views by name."""
+        by_layer: list[dict[str, Array]] = [getattr(layer, kind) for layer in self.layers.values()]
+        flat = np.concatenate([value.reshape(-1) for arrays in by_layer for value in arrays.values()])
+        views, start = {}, 0
+        for layer, arrays in zip(self.layers, by_layer, strict=True):
             for name, value in arrays.items():
-                arrays[name] = whole[begin : begin + value.size].reshape(value.shape)
-                named[f"{layer}.{name}"] = arrays[name]
-                begin += value.size
-        return whole, named
+                arrays[name] = flat[start : start + value.size].reshape(value.shape)
+                views[f"{layer}.{name}"] = arrays[name]
+                start += value.size
+        return flat, views
 
-    def forward(self, x: Array, how: Pass) -> Array:
+    def forward(self, x: Array, ctx: ForwardContext) -> Array:
         for layer in self.layers.values():
-            x = layer.forward(x, how)
+            x = layer.forward(x, ctx)
         return x
 
     def backward(self, dy: Array) -> dict[str, Array]:
-        """The gradients of all parameters, under the parameters' names; the next backward writes over them."""
+        """The gradients of all parameters by name. The next backward overwrites them."""
         for name, layer in reversed(self.layers.items()):
-            self.flows[name] = dy
+            self.output_gradients[name] = dy
             dy = layer.backward(dy)
         return self.gradients
 
 
-def norm_of(body: Body, size: int) -> spec.Norm | None:
-    """The body's norm for so many features."""
-    match body.norm:
+def make_norm(config: ModelConfig, size: int) -> norms.Norm | None:
+    """The norm of this configuration for `size` features."""
+    match config.norm:
         case "none":
             return None
         case "batch":
-            return spec.batch(ddof=body.ddof)
+            return norms.batch(ddof=config.ddof)
         case "layer":
-            return spec.layer(ddof=body.ddof)
+            return norms.layer(ddof=config.ddof)
         case "rms":
-            return spec.rms(eps=1e-5)
+            return norms.rms(eps=1e-5)
         case "group":
-            if size % body.groups or size == body.groups:
+            if size % config.groups or size == config.groups:
                 raise ValueError(
-                    f"groups: divide the {size} features into parts of two or more, got {body.groups}. "
+                    f"groups: must divide the {size} features into groups of two or more, got {config.groups}. "
                     "Choose another --groups or --hidden."
                 )
-            return spec.group(body.groups, ddof=body.ddof)
+            return norms.group(config.groups, ddof=config.ddof)
 
 
 def character_mlp(
-    body: Body, rng: np.random.Generator, *, alphabet: int = 27, block: int = 3, embedding: int = 2
+    config: ModelConfig, rng: np.random.Generator, *, vocab_size: int = 27, block: int = 3, embedding: int = 2
 ) -> Network:
-    """Which character follows a block of them: an embedding, hidden layers with a norm, logits."""
+    """Logits of the next character, given the last `block` characters: embedding, hidden layers with a norm, output."""
     layers: dict[str, Layer] = {
-        "embed": Embedding(_normal(rng, (alphabet, embedding), 1.0, body.dtype), flat=True),
+        "embed": Embedding(_normal(rng, (vocab_size, embedding), 1.0, config.dtype), flat=True),
     }
-    return Network(layers | _hidden(body, rng, block * embedding) | _output(body, rng, body.hidden, alphabet))
+    return Network(layers | _hidden(config, rng, block * embedding) | _output(config, rng, config.hidden, vocab_size))
 
 
 def sequence_classifier(
-    body: Body,
+    config: ModelConfig,
     rng: np.random.Generator,
     *,
-    alphabet: int,
+    vocab_size: int,
     classes: int,
-    extent: int,
+    max_length: int,
     embedding: int = 16,
     heads: int = 2,
 ) -> Network:
-    """A class for each padded sequence of character numbers: embedding, self-attention, a hidden layer with a norm."""
-    spread = embedding**-0.5
+    """Logits of a class for each padded sequence: embedding, self-attention, a hidden layer with a norm, output."""
+    std = embedding**-0.5
     layers: dict[str, Layer] = {
-        "embed": Embedding(_normal(rng, (alphabet, embedding), 1.0, body.dtype)),
-        "positions": Positions(np.zeros((extent, embedding), body.dtype)),
+        "embed": Embedding(_normal(rng, (vocab_size, embedding), 1.0, config.dtype)),
+        "positions": Positions(np.zeros((max_length, embedding), config.dtype)),
         "attention": SelfAttention(
-            _normal(rng, (embedding, 3 * embedding), spread, body.dtype),
-            _normal(rng, (embedding, embedding), spread, body.dtype),
-            np.zeros(embedding, body.dtype),
+            _normal(rng, (embedding, 3 * embedding), std, config.dtype),
+            _normal(rng, (embedding, embedding), std, config.dtype),
+            np.zeros(embedding, config.dtype),
             heads,
         ),
-        "linear1": _linear(rng, embedding, body.hidden, body.spread(), body.dtype),
-        **_around_activation(body, body.hidden, "1"),
+        "linear1": _linear(rng, embedding, config.hidden, config.gain, config.dtype),
+        **_activation_and_norm(config, config.hidden, "1"),
         "mean": MeanOverPositions(),
     }
-    network = Network(layers | _output(body, rng, body.hidden, classes))
-    # Last, so that more padding changes no other number at the start.
-    network.parameters["positions.table"][...] = _normal(rng, (extent, embedding), 1.0, body.dtype)
+    network = Network(layers | _output(config, rng, config.hidden, classes))
+    # Drawn last, so that max_length does not change the other initial weights.
+    network.parameters["positions.table"][...] = _normal(rng, (max_length, embedding), 1.0, config.dtype)
     return network
 
 
-def table_network(body: Body, rng: np.random.Generator, *, features: int, outputs: int) -> Network:
-    """Rows of features to logits of classes, or to one number."""
-    return Network(_hidden(body, rng, features) | _output(body, rng, body.hidden, outputs))
+def table_network(config: ModelConfig, rng: np.random.Generator, *, features: int, outputs: int) -> Network:
+    """Logits of a class, or one number, for each row of features."""
+    return Network(_hidden(config, rng, features) | _output(config, rng, config.hidden, outputs))
 
 
-def _hidden(body: Body, rng: np.random.Generator, inputs: int) -> dict[str, Layer]:
+def _hidden(config: ModelConfig, rng: np.random.Generator, inputs: int) -> dict[str, Layer]:
     layers: dict[str, Layer] = {}
-    for number in range(1, body.depth + 1):
-        layers[f"linear{number}"] = _linear(rng, inputs, body.hidden, body.spread(), body.dtype)
-        layers |= _around_activation(body, body.hidden, str(number))
-        inputs = body.hidden
+    for number in range(1, config.depth + 1):
+        layers[f"linear{number}"] = _linear(rng, inputs, config.hidden, config.gain, config.dtype)
+        layers |= _activation_and_norm(config, config.hidden, str(number))
+        inputs = config.hidden
     return layers
 
 
-def _around_activation(body: Body, size: int, number: str) -> dict[str, Layer]:
-    layers: dict[str, Layer] = {f"act{number}": ACTIVATIONS[body.activation]()}
-    norm = norm_of(body, size)
+def _activation_and_norm(config: ModelConfig, size: int, number: str) -> dict[str, Layer]:
+    layers: dict[str, Layer] = {f"act{number}": ACTIVATIONS[config.activation]()}
+    norm = make_norm(config, size)
     if norm is not None:
-        dtype, counted = np.dtype(body.dtype), body.padding == "counted"
-        own = {f"norm{number}": Normalize(norm, size, dtype, running=body.norm == "batch", counted=counted)}
-        layers = own | layers if body.norm_at == "before" else layers | own
-    if body.dropout:
-        layers[f"dropout{number}"] = Dropout(body.dropout)
+        normalize = Normalize(
+            norm,
+            size,
+            np.dtype(config.dtype),
+            running=config.norm == "batch",
+            statistics_over=config.statistics_over,
+        )
+        named = {f"norm{number}": normalize}
+        layers = named | layers if config.norm_at == "before" else layers | named
+    if config.dropout:
+        layers[f"dropout{number}"] = Dropout(config.dropout)
     return layers
 
 
-def _output(body: Body, rng: np.random.Generator, inputs: int, outputs: int) -> dict[str, Layer]:
-    # A tenth of the usual spread: at the start no class is far ahead, so that the loss begins near log(outputs).
-    return {"output": _linear(rng, inputs, outputs, 0.1, body.dtype)}
+def _output(config: ModelConfig, rng: np.random.Generator, inputs: int, outputs: int) -> dict[str, Layer]:
+    # Small weights give nearly equal logits, so that the loss starts near log(outputs).
+    return {"output": _linear(rng, inputs, outputs, 0.1, config.dtype)}
 
 
 def _linear(rng: np.random.Generator, inputs: int, outputs: int, gain: float, dtype: str) -> Linear:
     return Linear(_normal(rng, (inputs, outputs), gain * inputs**-0.5, dtype), np.zeros(outputs, dtype))
 
 
-def _normal(rng: np.random.Generator, shape: tuple[int, ...], spread: float, dtype: str) -> Array:
-    return (rng.standard_normal(shape) * spread).astype(dtype)
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], std: float, dtype: str) -> Array:
+    return (rng.standard_normal(shape) * std).astype(dtype)

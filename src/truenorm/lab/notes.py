@@ -1,4 +1,4 @@
-"""The character network by the names of the lecture notes that it follows, for those who do so with a pencil.
+"""The gradients of the character network under the names that lecture notes use, to check a derivation on paper.
 
 E = C[X]; H0 = E W1 + b1; mean, var of H0; HN = (H0 - mean) / sqrt(var + eps); HZ = weight · HN + bias
 HA = tanh(HZ); logits = HA W2 + b2; loss
@@ -11,40 +11,39 @@ from typing import Any
 from numpy.typing import NDArray
 
 from truenorm.explanation.steps import explain
-from truenorm.lab.layers import Normalize, Pass, cross_entropy
+from truenorm.lab.layers import ForwardContext, Normalize, cross_entropy
 from truenorm.lab.networks import Network
 
 Array = NDArray[Any]
 
 
 def notes_gradients(network: Network, x: Array, targets: Array) -> dict[str, Array]:
-    """The gradient of the loss for everything that the notes name, from the loss back to C.
+    """The gradient of the loss with respect to every quantity above, from the logits back to C.
 
-    network   a `character_mlp` of depth 1 with batch norm before its activation, in training
+    network   a `character_mlp` of depth 1 with batch norm before its activation
     """
     norm = network.layers.get("norm1")
     if not isinstance(norm, Normalize) or list(network.layers)[1:4] != ["linear1", "norm1", "act1"]:
         raise ValueError(
-            f"notes_gradients: a network with one norm, before its activation, got {', '.join(network.layers)}."
+            f"notes_gradients: needs one norm, before the activation, got the layers {', '.join(network.layers)}."
         )
-    how = Pass(training=True)
-    _, dlogits = cross_entropy(network.forward(x, how), targets)
-    gradients, flows = network.backward(dlogits), network.flows
+    _, dlogits = cross_entropy(network.forward(x, ForwardContext(training=True)), targets)
+    gradients, output_gradients = network.backward(dlogits), network.output_gradients
     weight, bias = norm.parameters["weight"], norm.parameters["bias"]
-    steps = explain(norm.out.masked.source, norm.norm, weight=weight, bias=bias, dy=flows["norm1"])
+    steps = explain(norm.out.masked.source, norm.norm, weight=weight, bias=bias, dy=output_gradients["norm1"])
     return {
         "W2": gradients["output.weight"],
         "b2": gradients["output.bias"],
-        "HA": flows["act1"],
-        "HZ": flows["norm1"],
+        "HA": output_gradients["act1"],
+        "HZ": output_gradients["norm1"],
         "weight": gradients["norm1.weight"],
         "bias": gradients["norm1.bias"],
         "HN": steps["dxhat"],
         "var": steps["dvar"],
         "mean": steps["dmean"],
-        "H0": flows["linear1"],
+        "H0": output_gradients["linear1"],
         "W1": gradients["linear1.weight"],
         "b1": gradients["linear1.bias"],
-        "E": flows["embed"],
+        "E": output_gradients["embed"],
         "C": gradients["embed.table"],
     }

@@ -1,7 +1,7 @@
-"""A run in a directory: started, stopped at any moment, continued, finished.
+"""A run in a directory: start it, stop it at any time, resume it, finish it.
 
-Reports and checkpoints come at fixed steps, so that a run that was killed and continued writes the same files as one
-that was left alone.
+Reports come at fixed steps, so that a run that was killed and resumed writes the same files as one that was never
+interrupted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,24 +22,36 @@ from truenorm.lab import checkpoint
 from truenorm.lab.config import Config
 from truenorm.lab.data import Alphabet
 from truenorm.lab.networks import Network
-from truenorm.lab.training import Material, Trainer, network_for_words, prepare, restore_network
+from truenorm.lab.training import TaskData, Trainer, make_character_network, prepare, restore_network
 
 REPORTS = 100  # in a run
-BETWEEN = 5.0  # seconds between checkpoints, at least
-JUDGED = 1024  # held-out examples of a report; the result takes all
+REPORT_EXAMPLES = 1024  # held-out examples that a report evaluates; the result evaluates all
+CHECKPOINT_SECONDS = 5.0  # between checkpoints, at least
 
 Report = dict[str, Any]
 
 
 class Stopped(Exception):  # noqa: N818  (not an error)
-    """A run was asked to stop, and is saved; `step` is the last that it took."""
+    """The run was stopped and saved after `step`."""
 
     def __init__(self, step: int) -> None:
         super().__init__(f"stopped and saved after step {step}")
         self.step = step
 
 
-def _silent(_: Material) -> None:
+@dataclass
+class _MeanLoss:
+    """The mean training loss since the last report."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, loss: float) -> None:
+        self.total += loss
+        self.count += 1
+
+
+def _ignore(_: TaskData) -> None:
     pass
 
 
@@ -47,64 +59,62 @@ def _silent(_: Material) -> None:
 def start(
     directory: Path,
     config: Config,
-    tell: Callable[[Report], None],
-    stop: Callable[[], bool],
-    begin: Callable[[Material], None] = _silent,
+    on_report: Callable[[Report], None],
+    should_stop: Callable[[], bool],
+    on_start: Callable[[TaskData], None] = _ignore,
 ) -> Report:
-    """A new run, from its first step to its result. Between steps `stop` may ask to save and leave: `Stopped`."""
-    trainer = Trainer(config, prepare(config))  # first: what is wrong with the data leaves no directory behind
-    trainer.batches[0]  # and neither does a batch that no memory holds
+    """Train a new run and return its result. If `should_stop` is true after a step: save, and raise `Stopped`."""
+    # Before the directory is made: errors in the data, and batches that do not fit into memory, leave no directory.
+    trainer = Trainer(config, prepare(config))
+    trainer.batches[0]
     directory.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(directory):
         if (directory / "config.json").exists():
-            raise ValueError(
-                f"{directory}: a new directory, got one with a run in it. Pass --resume, or another --out."
-            )
+            raise ValueError(f"{directory}: already holds a run. Pass --resume, or another --out.")
         for name in ("metrics.jsonl", "checkpoint.safetensors", "result.json"):
             if (directory / name).exists():
-                raise ValueError(f"{directory}: a new directory, got one with a {name}. Choose another --out.")
-        begin(trainer.material)
+                raise ValueError(f"{directory}: already holds a {name}. Choose another --out.")
+        on_start(trainer.data)
         checkpoint.write_json(directory / "config.json", config.model_dump())
-        return _work(directory, trainer, [0.0, 0], tell, stop)
+        return _train(directory, trainer, _MeanLoss(), on_report, should_stop)
 
 
 @ignore_floating_point_errors
 def resume(
     directory: Path,
-    tell: Callable[[Report], None],
-    stop: Callable[[], bool],
-    begin: Callable[[Material], None] = _silent,
+    on_report: Callable[[Report], None],
+    should_stop: Callable[[], bool],
+    on_start: Callable[[TaskData], None] = _ignore,
 ) -> Report:
-    """The rest of a run; its result where it is complete."""
+    """Train the remaining steps of a run and return its result; of a complete run, only return the result."""
     config = read_config(directory)
     with checkpoint.locked(directory):
         if (directory / "result.json").exists():
             return _result(directory)
-        if not (directory / "checkpoint.safetensors").exists():  # killed before the first
-            checkpoint.truncate_metrics(directory / "metrics.jsonl", -1)
-            trainer = Trainer(config, prepare(config))
-            begin(trainer.material)
-            return _work(directory, trainer, [0.0, 0], tell, stop)
-        trainer, losses = _load(directory, config)
-        begin(trainer.material)
-        checkpoint.truncate_metrics(directory / "metrics.jsonl", trainer.step)
-        return _work(directory, trainer, losses, tell, stop)
+        if (directory / "checkpoint.safetensors").exists():
+            trainer, loss = _load(directory, config)
+            done = trainer.step
+        else:  # killed before the first checkpoint
+            trainer, loss, done = Trainer(config, prepare(config)), _MeanLoss(), -1
+        on_start(trainer.data)
+        checkpoint.truncate_metrics(directory / "metrics.jsonl", done)
+        return _train(directory, trainer, loss, on_report, should_stop)
 
 
 def load(directory: Path) -> Trainer:
-    """The trainer of a run as its last checkpoint has it; reads the data."""
+    """The trainer of a run, restored from its last checkpoint. Reads the data."""
     return _load(directory, read_config(directory))[0]
 
 
 def load_words(directory: Path) -> tuple[Config, Network, Alphabet]:
-    """The network of a run on words as its last checkpoint has it; needs no data."""
+    """Config, network and alphabet of a run of --task words, from its last checkpoint. Does not read the data."""
     config = read_config(directory)
     if config.task != "words":
-        raise ValueError(f"{directory}: a run of --task words, got one of --task {config.task}.")
-    arrays, facts = _checkpoint(directory, config)
-    alphabet = Alphabet(tuple(facts["alphabet"] or ()))
-    network = network_for_words(config, alphabet, np.random.default_rng(0))
-    restore_network(network, arrays, facts)
+        raise ValueError(f"{directory}: needs a run of --task words, got one of --task {config.task}.")
+    arrays, metadata = _checkpoint(directory, config)
+    alphabet = Alphabet(tuple(metadata["alphabet"] or ()))
+    network = make_character_network(config, alphabet, np.random.default_rng(0))
+    restore_network(network, arrays, metadata)
     return config, network, alphabet
 
 
@@ -112,7 +122,7 @@ def read_config(directory: Path) -> Config:
     try:
         return Config(**checkpoint.read_json(directory / "config.json"))
     except (ValidationError, TypeError):
-        raise ValueError(f"{directory}: a run of this version, got a config.json that is not.") from None
+        raise ValueError(f"{directory}: config.json is not of this version of truenorm.") from None
 
 
 class _Counts(BaseModel):
@@ -120,7 +130,7 @@ class _Counts(BaseModel):
     skipped: int = Field(ge=0)
 
 
-class _Facts(BaseModel):
+class _Metadata(BaseModel):
     """What a checkpoint holds beside arrays."""
 
     step: int = Field(ge=0)
@@ -128,28 +138,30 @@ class _Facts(BaseModel):
     alphabet: list[str] | None
     data: str
     running: dict[str, _Counts]
-    first: dict[str, tuple[float, float]] | None
-    losses: tuple[float, Annotated[int, Field(ge=0)]]
+    first_inputs: dict[str, tuple[float, float]] | None
+    mean_loss: tuple[float, Annotated[int, Field(ge=0)]]
 
 
 def _checkpoint(directory: Path, config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    arrays, told = checkpoint.load(directory / "checkpoint.safetensors")
+    arrays, saved = checkpoint.load(directory / "checkpoint.safetensors")
     try:
-        facts = _Facts.model_validate(told).model_dump()
+        metadata = _Metadata.model_validate(saved).model_dump()
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise ValueError(f"{directory}: a checkpoint of this version, got one with another {where!r}.") from None
-    if facts["config"] != config.model_dump():
-        raise ValueError(f"{directory}: a checkpoint of this run, got one of another config.json.")
-    return arrays, facts
+        raise ValueError(
+            f"{directory}: the checkpoint is not of this version of truenorm ({where!r} differs)."
+        ) from None
+    if metadata["config"] != config.model_dump():
+        raise ValueError(f"{directory}: the checkpoint belongs to another config.json.")
+    return arrays, metadata
 
 
-def _load(directory: Path, config: Config) -> tuple[Trainer, list[Any]]:
-    arrays, facts = _checkpoint(directory, config)
-    alphabet = None if facts["alphabet"] is None else Alphabet(tuple(facts["alphabet"]))
+def _load(directory: Path, config: Config) -> tuple[Trainer, _MeanLoss]:
+    arrays, metadata = _checkpoint(directory, config)
+    alphabet = None if metadata["alphabet"] is None else Alphabet(tuple(metadata["alphabet"]))
     trainer = Trainer(config, prepare(config, alphabet))
-    trainer.restore(arrays, facts)
-    return trainer, list(facts["losses"])
+    trainer.restore(arrays, metadata)
+    return trainer, _MeanLoss(*metadata["mean_loss"])
 
 
 def _result(directory: Path) -> Report:
@@ -159,46 +171,46 @@ def _result(directory: Path) -> Report:
             float(found[part]["loss"]), found[part]["accuracy"]
         int(found["steps"]), int(found["parameters"])
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise ValueError(f"{directory}: a result.json of a run, got another. Delete it to have it made anew.") from None
+        raise ValueError(f"{directory}: result.json is damaged. Delete it, and --resume writes it again.") from None
     return dict(found)
 
 
-def _work(
+def _train(
     directory: Path,
     trainer: Trainer,
-    losses: list[Any],
-    tell: Callable[[Report], None],
-    stop: Callable[[], bool],
+    mean_loss: _MeanLoss,
+    on_report: Callable[[Report], None],
+    should_stop: Callable[[], bool],
 ) -> Report:
-    """losses: the sum and the number of those that no report has told yet."""
     config, saved = trainer.config, time.monotonic()
     every = max(1, config.steps // REPORTS)
 
     def save() -> None:
-        arrays, facts = trainer.state()
-        checkpoint.save(directory / "checkpoint.safetensors", arrays, facts | {"losses": losses})
+        arrays, metadata = trainer.state()
+        metadata["mean_loss"] = [mean_loss.total, mean_loss.count]
+        checkpoint.save(directory / "checkpoint.safetensors", arrays, metadata)
 
     while trainer.step < config.steps:
-        loss = trainer.advance()
+        loss = trainer.train_step()
         _check_finite(trainer, loss)
-        losses[0] += loss
-        losses[1] += 1
+        mean_loss.add(loss)
         if trainer.step % every == 0 or trainer.step == config.steps:
-            tell(_report(directory, trainer, losses))
-            if time.monotonic() - saved > BETWEEN:
+            on_report(_report(directory, trainer, mean_loss))
+            mean_loss = _MeanLoss()
+            if time.monotonic() - saved > CHECKPOINT_SECONDS:
                 save()
                 saved = time.monotonic()
-        if stop():
+        if should_stop():
             save()
             raise Stopped(trainer.step)
-    scores = {part: trainer.score(getattr(trainer.material, part)) for part in ("train", "held_out")}
-    _check_finite(trainer, *(score.loss for score in scores.values()))
+    train, held_out = trainer.evaluate(trainer.data.train), trainer.evaluate(trainer.data.held_out)
+    _check_finite(trainer, train.loss, held_out.loss)
     save()
     result = {
         "steps": trainer.step,
-        "train": asdict(scores["train"]),
-        "held_out": asdict(scores["held_out"]),
-        "parameters": sum(value.size for value in trainer.network.parameters.values()),
+        "train": asdict(train),
+        "held_out": asdict(held_out),
+        "parameters": trainer.network.flat_parameters.size,
     }
     checkpoint.write_json(directory / "result.json", result)
     return result
@@ -207,19 +219,16 @@ def _work(
 def _check_finite(trainer: Trainer, *losses: float) -> None:
     for loss in losses:
         if not math.isfinite(loss):
-            raise ValueError(
-                f"step {trainer.step}: a finite loss, got {loss}. Training diverged: choose a lower --rate."
-            )
+            raise ValueError(f"step {trainer.step}: training diverged, the loss is {loss}. Choose a lower --lr.")
 
 
-def _report(directory: Path, trainer: Trainer, losses: list[Any]) -> Report:
-    score = trainer.score(trainer.material.held_out, JUDGED)
-    report: Report = {"step": trainer.step, "loss": losses[0] / losses[1], "held_out": score.loss}
-    if score.accuracy is not None:
-        report["accuracy"] = score.accuracy
-    if score.error is not None:
-        report["error"] = score.error
-    report["instruments"] = trainer.observe()
+def _report(directory: Path, trainer: Trainer, mean_loss: _MeanLoss) -> Report:
+    held_out = trainer.evaluate(trainer.data.held_out, REPORT_EXAMPLES)
+    report: Report = {"step": trainer.step, "loss": mean_loss.total / mean_loss.count, "held_out": held_out.loss}
+    if held_out.accuracy is not None:
+        report["accuracy"] = held_out.accuracy
+    if held_out.rmse is not None:
+        report["rmse"] = held_out.rmse
+    report["diagnostics"] = trainer.diagnostics()
     checkpoint.append_line(directory / "metrics.jsonl", json.dumps(checkpoint.plain(report)))
-    losses[:] = [0.0, 0]
     return report

@@ -8,57 +8,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truenorm.core.running import Convention, Running
-from truenorm.lab.data import EDGE, Alphabet, Examples
-from truenorm.lab.layers import Normalize, Pass
+from truenorm.lab.data import BOUNDARY, Alphabet, Examples
+from truenorm.lab.layers import ForwardContext, Normalize
 from truenorm.lab.networks import Network
 
 Array = NDArray[Any]
 Statistics = Literal["running", "reestimated"]
-LONGEST = 40  # characters of a word; a network that never ends one is stopped there
+MAX_CHARACTERS = 40  # of a word, if the network does not end it before
 
 
 def generate(
     network: Network, alphabet: Alphabet, block: int, rng: np.random.Generator, *, count: int, temperature: float = 1.0
 ) -> list[str]:
-    """So many words, all at once: each step draws the next character of every one that has not ended.
+    """Sample `count` words in parallel: each step draws the next character of every unfinished word.
 
-    temperature   below 1 the likely characters become likelier; 0 takes the likeliest
+    temperature   divides the logits; 0 takes the most likely character
     """
     if not temperature >= 0:
         raise ValueError(f"--temperature: a number >= 0, got {temperature}.")
-    context = np.full((count, block), EDGE)
+    context = np.full((count, block), BOUNDARY)
     words: list[list[int]] = [[] for _ in range(count)]
-    open_ = np.arange(count)
-    for step in range(LONGEST):
-        logits = network.forward(context[open_], Pass()).astype(np.float64)
+    unfinished = np.arange(count)
+    for step in range(MAX_CHARACTERS):
+        logits = network.forward(context[unfinished], ForwardContext()).astype(np.float64)
         if step == 0:
-            logits[:, EDGE] = -np.inf  # a word has a character
+            logits[:, BOUNDARY] = -np.inf  # no empty words
         drawn = logits.argmax(1) if temperature == 0 else _draw(logits, temperature, rng)
-        context[open_, :-1] = context[open_, 1:]
-        context[open_, -1] = drawn
-        for word, number in zip(open_, drawn, strict=True):
-            if number != EDGE:
-                words[word].append(int(number))
-        open_ = open_[drawn != EDGE]
-        if not len(open_):
+        context[unfinished, :-1] = context[unfinished, 1:]
+        context[unfinished, -1] = drawn
+        for word, token in zip(unfinished, drawn, strict=True):
+            if token != BOUNDARY:
+                words[word].append(int(token))
+        unfinished = unfinished[drawn != BOUNDARY]
+        if not len(unfinished):
             break
     return [alphabet.decode(word) for word in words]
 
 
 def _draw(logits: Array, temperature: float, rng: np.random.Generator) -> Array:
-    """Adding Gumbel noise and taking the largest draws from the softmax."""
+    """Draw from softmax(logits / temperature): add Gumbel noise and take the largest."""
     logits = logits - logits.max(1, keepdims=True)
-    with np.errstate(over="ignore"):  # far behind the likeliest is -inf
+    with np.errstate(over="ignore"):  # unlikely characters become -inf
         return np.asarray((logits / temperature + rng.gumbel(size=logits.shape)).argmax(1))
 
 
-def reestimate(network: Network, examples: Examples, part: int = 4096) -> None:
-    """Running statistics that are those of these examples: measured part by part, pooled by `merge`."""
+def reestimate(network: Network, examples: Examples, batch: int = 4096) -> None:
+    """Replace the running statistics by those of these examples, measured batch by batch and merged."""
     norms = [layer for layer in network.layers.values() if isinstance(layer, Normalize) and layer.running is not None]
     for layer in norms:
         assert layer.running is not None
         layer.running = Running.start(layer.running.mean.shape, Convention("pooled", ddof=0))
-    for begin in range(0, len(examples), part):
-        some = examples.pick(np.arange(begin, min(begin + part, len(examples))))
-        if len(some) > 1:  # one example alone has no variance
-            network.forward(some.x, Pass(training=True, lengths=some.lengths))
+    for start in range(0, len(examples), batch):
+        part = examples.select(np.arange(start, min(start + batch, len(examples))))
+        if len(part) > 1:  # a single example has no variance
+            network.forward(part.x, ForwardContext(training=True, lengths=part.lengths))

@@ -1,10 +1,11 @@
-"""Tables to learn from: a CSV with a header, numbers in all columns but the target, which holds classes or numbers."""
+"""Tables: a CSV file with a header and numbers in every column. The target column may hold classes instead."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from truenorm.core.norm import batch
 from truenorm.engine import measure, merge
 
 Array = NDArray[Any]
-FEW = 20  # different numbers in a target are classes, if each comes twice or more on average; more are numbers
+# A numeric target has classes if it has at most so many different values, each at least twice on average.
+MAX_NUMERIC_CLASSES = 20
 
 
 @dataclass(frozen=True)
 class Table:
-    """Features, a target for each row, and the classes' names (None: targets are numbers)."""
+    """Features, one target for each row, and the class names (None for a regression)."""
 
     columns: tuple[str, ...]
     features: Array
@@ -29,71 +31,71 @@ class Table:
 
 
 def read_csv(path: Path, target: str) -> Table:
-    """Read and checked; what is wrong is told with its line and column."""
+    """Read and check a table. Errors name the line and the column."""
     header, rows = _read(path)
     if target not in header:
         raise ValueError(f"--target: one of the columns {', '.join(header)}, got {target!r}.")
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
-        raise ValueError(f"{path}: columns of different names, got {twice!r} twice.")
+        raise ValueError(f"{path}: column names must be unique, got {twice!r} twice.")
     if len(header) < 2:
-        raise ValueError(f"{path}: at least one column beside {target!r}, got none.")
+        raise ValueError(f"{path}: needs at least one column beside {target!r}, got none.")
     if len(rows) < 4:
-        raise ValueError(f"{path}: at least four rows under the header, got {len(rows)}.")
+        raise ValueError(f"{path}: needs at least four rows below the header, got {len(rows)}.")
     at = header.index(target)
     columns = tuple(name for name in header if name != target)
 
-    def told(line: int, name: str, wanted: str, got: str) -> ValueError:
-        return ValueError(f"{path}: {wanted} in column {name!r}, got {got!r} in line {line}.")
+    def cell_error(line: int, name: str, expected: str, got: str) -> ValueError:
+        return ValueError(f"{path}: column {name!r} needs {expected}, got {got!r} in line {line}.")
 
     features = np.empty((len(rows), len(columns)))
     for row, (line, cells) in zip(features, rows, strict=True):
         if len(cells) != len(header):
-            raise ValueError(f"{path}: {len(header)} cells in each row, got {len(cells)} in line {line}.")
+            raise ValueError(f"{path}: each row needs {len(header)} cells, got {len(cells)} in line {line}.")
         row[:] = [_number(cell) for i, cell in enumerate(cells) if i != at]
         for name, value, cell in zip(columns, row, cells[:at] + cells[at + 1 :], strict=True):
             if not np.isfinite(value):
-                raise told(line, name, "a finite number", cell)
-    words = [(line, cells[at].strip()) for line, cells in rows]
-    return Table(columns, features, *_targets(words, lambda *what: told(what[0], target, *what[1:])))
+                raise cell_error(line, name, "finite numbers", cell)
+    target_cells = [(line, cells[at].strip()) for line, cells in rows]
+    return Table(columns, features, *_targets(target_cells, partial(cell_error, name=target)))
 
 
 def _targets(
-    words: list[tuple[int, str]], told: Callable[[int, str, str], ValueError]
+    cells: list[tuple[int, str]], cell_error: Callable[..., ValueError]
 ) -> tuple[Array, tuple[str, ...] | None]:
-    """As numbers or as numbers of classes, and the classes."""
-    numbers = np.array([_number(word) for _, word in words])
-    known = np.isfinite(numbers)
-    for (line, word), fine in zip(words, known, strict=True):
-        if not word:
-            raise told(line, "a class or a number", word)
-        if not fine and known.mean() > 0.5:  # a slip among numbers, not a class
-            raise told(line, "a finite number, as in most rows,", word)
-    if known.all():
-        different, places = np.unique(numbers, return_inverse=True)
-        if len(different) > min(FEW, len(words) // 2):
+    """The targets as numbers, or as class indices with the class names."""
+    numbers = np.array([_number(cell) for _, cell in cells])
+    numeric = np.isfinite(numbers)
+    for (line, cell), is_numeric in zip(cells, numeric, strict=True):
+        if not cell:
+            raise cell_error(line=line, expected="a class or a number in every row", got=cell)
+        if not is_numeric and numeric.mean() > 0.5:  # a typing error among numbers, not a class
+            raise cell_error(line=line, expected="finite numbers, as in most rows", got=cell)
+    if numeric.all():
+        distinct, indices = np.unique(numbers, return_inverse=True)
+        if len(distinct) > min(MAX_NUMERIC_CLASSES, len(cells) // 2):
             return numbers, None
-        classes = tuple(f"{value:g}" for value in different)  # 1 and 1.0 are one class
+        classes = tuple(f"{value:g}" for value in distinct)  # 1 and 1.0 are one class
     else:
-        found, places = np.unique([word for _, word in words], return_inverse=True)
-        classes = tuple(map(str, found))
+        names, indices = np.unique([cell for _, cell in cells], return_inverse=True)
+        classes = tuple(map(str, names))
     if len(classes) < 2:
-        raise ValueError(f"--target: at least two classes, got {classes[0]!r} alone.")
-    return places, classes
+        raise ValueError(f"--target: needs at least two classes, got only {classes[0]!r}.")
+    return indices, classes
 
 
 def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header, and the rows with the numbers of their lines; blank lines are left out."""
+    """The header, and the rows with their line numbers. Blank lines are skipped."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
             lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except UnicodeDecodeError:
-        raise ValueError(f"{path}: text in UTF-8, got bytes that are not.") from None
+        raise ValueError(f"{path}: must be UTF-8 text, got invalid bytes.") from None
     except csv.Error as error:
-        raise ValueError(f"{path}: a CSV, got one that cannot be read ({error}).") from None
+        raise ValueError(f"{path}: cannot be read as CSV ({error}).") from None
     if not lines:
-        raise ValueError(f"{path}: a header and rows, got an empty file.")
+        raise ValueError(f"{path}: needs a header and rows, got an empty file.")
     return lines[0][1], lines[1:]
 
 
@@ -104,15 +106,15 @@ def _number(cell: str) -> float:
         return np.nan
 
 
-def standardized(train: Array, *others: Array, part: int = 1024) -> list[Array]:
-    """Columns of mean 0 and deviation 1 over the training set, measured part by part and merged."""
-    parts = [measure(train[start : start + part], batch()) for start in range(0, len(train), part)]
-    whole = merge(*parts)
-    deviation = np.sqrt(whole.var())
-    return [(one - whole.mean) / np.where(deviation > 0, deviation, 1.0) for one in (train, *others)]
+def standardize(train: Array, *others: Array, chunk: int = 1024) -> list[Array]:
+    """Scale columns to mean 0 and std 1 over the training set. Its moments are measured in chunks and merged."""
+    chunks = [measure(train[start : start + chunk], batch()) for start in range(0, len(train), chunk)]
+    moments = merge(*chunks)
+    std = np.sqrt(moments.var())
+    return [(one - moments.mean) / np.where(std > 0, std, 1.0) for one in (train, *others)]
 
 
-def standardized_targets(train: Array, *others: Array) -> tuple[list[Array], float]:
-    """Numbers of mean 0 and deviation 1 over the training set, and what they were divided by."""
-    found = [one[:, 0] for one in standardized(train[:, None], *(one[:, None] for one in others))]
-    return found, float(np.sqrt(measure(train[:, None], batch()).var()[0])) or 1.0
+def standardize_targets(train: Array, *others: Array) -> tuple[list[Array], float]:
+    """Scale targets to mean 0 and std 1 over the training set; also return the std that they were divided by."""
+    scaled = [one[:, 0] for one in standardize(train[:, None], *(one[:, None] for one in others))]
+    return scaled, float(np.sqrt(measure(train[:, None], batch()).var()[0])) or 1.0

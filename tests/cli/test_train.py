@@ -1,0 +1,105 @@
+"""`truenorm train` and `truenorm sample` on the command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from truenorm.cli import commands, main
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that wrong input ends with."""
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    printed = capsys.readouterr()
+    assert stop.value.code == 2, printed
+    assert printed.err.count("\n") == 1, printed.err
+    assert printed.out == ""
+    return printed.err
+
+
+def write(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    return str(path)
+
+
+def test_bad_input_is_one_line_and_leaves_no_directory(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path / "run")]
+    csv = write(tmp_path / "t.csv", b"a,b\n1,x\n2,y\n3,x\n4,y\n")
+    for arguments, text in (
+        (["--data", write(tmp_path / "empty", b"")], "needs at least two words, one a line, got 0."),
+        (["--data", write(tmp_path / "one", b"word\n")], "needs at least two words, one a line, got 1."),
+        (["--data", write(tmp_path / "binary", b"\xff\xfe\x00\x01")], "must be UTF-8 text"),
+        (["--data", str(tmp_path / "missing")], "--data: a file, names or surnames, got"),
+        (["--data", "surname"], "--data: a file, names or surnames, got"),
+        (["--data", str(words), "--batch", "1"], "--batch: at least 2 with batch norm, got 1."),
+        (["--data", str(words), "--norm", "group", "--groups", "3"], "groups: must divide the 100 features"),
+        (["--data", str(words), "--steps", "0"], "--steps: a number >= 1, got 0."),
+        (["--data", str(words), "--norm", "batsch"], "Invalid value for '--norm'"),
+        (["--task", "table", "--data", csv], "--target: --task table needs the column to predict, got none."),
+        (["--task", "table", "--data", csv, "--target", "c"], "--target: one of the columns a, b, got 'c'."),
+        (["--data", str(words), "--lr", "nan"], "--lr: a finite number, got nan."),
+        (["--data", str(words), "--dropout", "1"], "--dropout: a number < 1, got 1.0."),
+        (["--data", str(words), "--heads", "2"], "--heads: only with --task gender, got --task words."),
+        (["--data", str(words), "--ddof", "1", "--norm", "rms"], "--ddof: only with --norm batch, layer or group, got"),
+        (["--data", str(words), "--momentum", "0.5", "--optimizer", "adam"], "--momentum: only with --optimizer sgd"),
+        (["--data", str(words), "--hidden", "999999999999"], "--hidden: a number <= 1e+06, got 999999999999."),
+        (["--data", str(words), "--hidden", "1000000", "--depth", "2"], "not enough memory"),
+        (["--task", "gender", "--depth", "2"], "--depth: only with --task words or table, got --task gender."),
+        (["--task", "gender", "--data", "surnames"], "--data: --task gender has its own data, got 'surnames'."),
+        (["--task", "table", "--target", "y"], "--data: --task table needs a CSV file with a header, got none."),
+        (
+            ["--task", "gender", "--max-length", "3"],
+            "--max-length: at least 11, the length of the longest word, got 3.",
+        ),
+        (["--task", "gender", "--embedding", "5"], "--heads: must divide --embedding 5, got 2."),
+    ):
+        assert text in error_of(capsys, "train", *arguments, *out), arguments
+        assert not (tmp_path / "run").exists()
+
+
+def test_training_that_diverges_says_so(words: Path, tmp_path: Path) -> None:
+    options = ["--lr", "1e30", "--norm", "none", "--activation", "relu", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "truenorm", "train", "--data", str(words), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "training diverged, the loss is" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+@pytest.mark.parametrize("package", ["pydantic", "safetensors"])
+def test_a_missing_extra_is_named(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from truenorm.cli import main; main(['train', '--help'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"needs the package {package!r}. Install it: pip install 'truenorm[lab]'." in done.stderr
+
+
+def test_the_commands_train_and_sample(words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "run")
+    found = CliRunner().invoke(commands, ["train", "--data", str(words), "--steps", "20", "--out", out])
+    assert found.exit_code == 0, found.output
+    assert "held out: loss" in found.output
+    assert "step 20 of 20: loss" in found.output
+    for statistics in ("reestimated", "running"):
+        drawn = CliRunner().invoke(commands, ["sample", out, "--count", "5", "--statistics", statistics])
+        assert len(drawn.output.splitlines()) == 5
+    words.rename(words.with_suffix(".gone"))
+    assert CliRunner().invoke(commands, ["sample", out, "--count", "5"]).output == drawn.output  # needs no data
+    words.with_suffix(".gone").rename(words)
+    shown = CliRunner().invoke(
+        commands, ["train", "--data", str(words), "--steps", "20", "--watch", "--out", out + "2"]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "saturated" in shown.output
+    assert "norm1" in shown.output
+    assert "…" not in shown.output  # 80 columns are enough
+    assert "takes no other options than --out and --watch, got --steps." in error_of(
+        capsys, "train", "--resume", "--steps", "9", "--out", out
+    )

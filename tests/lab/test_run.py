@@ -1,0 +1,215 @@
+"""Runs: the same bits for one seed, however often they are stopped; damaged and mismatched files are refused."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import WORDS, always, contents, ignore_report, never, small_config
+from safetensors.numpy import save
+
+from truenorm.lab import checkpoint, run
+
+# ---- the same bits ----
+
+
+def test_two_runs_with_one_seed_are_equal_to_the_bit(words: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run.start(tmp_path / name, small_config(words), ignore_report, never)
+    run.start(tmp_path / "other", small_config(words, seed=1), ignore_report, never)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert contents(tmp_path / "one")["metrics.jsonl"] != contents(tmp_path / "other")["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("options", [{}, {"optimizer": "sgd", "momentum": 0.9}, {"norm": "layer", "steps": 250}])
+def test_stopping_and_resuming_does_not_change_a_run(words: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    config = small_config(words, **options)
+    run.start(tmp_path / "whole", config, ignore_report, never)
+    steps = iter(range(10**6))
+
+    def every_seventh_step() -> bool:
+        return next(steps) % 7 == 6
+
+    with pytest.raises(run.Stopped):
+        run.start(tmp_path / "parts", config, ignore_report, every_seventh_step)
+    for _ in range(100):
+        try:
+            run.resume(tmp_path / "parts", ignore_report, every_seventh_step)
+            break
+        except run.Stopped:
+            pass
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_killing_and_resuming_does_not_change_a_run(words: Path, tmp_path: Path) -> None:
+    options = ["--data", str(words), "--hidden", "8", "--steps", "400", "--dropout", "0.1", "--lr", "0.01"]
+    # Save a checkpoint at every report, so that the process is killed before, between and during checkpoints.
+    start = "from truenorm.lab import run; run.CHECKPOINT_SECONDS = 0; from truenorm.cli import main; main()"
+    command = [sys.executable, "-c", start, "train"]
+    subprocess.run([*command, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
+    killed = 0
+    arguments = [*options, "--out", str(tmp_path / "parts")]
+    for timeout in (0.55, 0.65, 0.75, 0.85, 0.95, 60):
+        process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            killed += 1
+        process.wait()
+        if (tmp_path / "parts" / "config.json").exists():
+            arguments = ["--resume", "--out", str(tmp_path / "parts")]
+        if (tmp_path / "parts" / "result.json").exists():
+            break
+    assert killed
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_ctrl_c_saves_the_run_and_says_how_to_resume(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "truenorm", "train", "--data", str(words), "--steps", "1000000", "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (out / "metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"truenorm train --resume --out {out}" in message
+    assert run.load(out).step > 0
+
+
+def test_an_incomplete_last_line_of_the_metrics_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste', "utf-8")
+    checkpoint.truncate_metrics(path, 2)
+    assert path.read_text("utf-8") == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "result.json"
+    checkpoint.write_json(path, {"old": 1})
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.write_json(path, {"new": 2})
+    assert json.loads(path.read_text("utf-8")) == {"old": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+# ---- errors ----
+
+
+def test_runs_that_cannot_be_resumed(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    config = small_config(words)
+    with pytest.raises(run.Stopped):
+        run.start(out, config, ignore_report, always)
+    with pytest.raises(ValueError, match=r"run: already holds a run\. Pass --resume, or another --out\."):
+        run.start(out, config, ignore_report, never)
+    with checkpoint.locked(out), pytest.raises(ValueError, match="another process works on this run"):
+        run.resume(out, ignore_report, never)
+    words.write_text("\n".join([*WORDS, "ünal"]), "utf-8")
+    with pytest.raises(ValueError, match="alphabet: the run was started without the character 'ü', got 'ünal'"):
+        run.resume(out, ignore_report, never)
+    words.write_text("\n".join(WORDS), "utf-8")
+    path = out / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:100], b"\0" * 50, whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="the checkpoint is damaged"):
+            run.resume(out, ignore_report, never)
+    path.write_bytes(save({"x": np.zeros(3)}))
+    with pytest.raises(ValueError, match="not a checkpoint of truenorm's lab"):
+        run.resume(out, ignore_report, never)
+    path.write_bytes(whole)
+    words.write_text("\n".join([*WORDS[1:], "annna"]), "utf-8")  # the same alphabet
+    with pytest.raises(ValueError, match="the data changed since the run was started"):
+        run.resume(out, ignore_report, never)
+    words.write_text("\n".join(WORDS), "utf-8")
+    arrays, metadata = checkpoint.load(path)
+    for name in ("optimizer.mean", "parameter.embed.table", "running.norm1.var"):
+        checkpoint.save(path, {one: value for one, value in arrays.items() if one != name}, metadata)
+        with pytest.raises(ValueError, match=f"checkpoint: {name} is .* in this network, got nothing"):
+            run.resume(out, ignore_report, never)
+        checkpoint.save(path, arrays | {name: arrays[name].astype(np.float16)}, metadata)
+        with pytest.raises(ValueError, match=f"checkpoint: {name} is .* in this network, got float16"):
+            run.resume(out, ignore_report, never)
+    path.write_bytes(whole)
+    run.resume(out, ignore_report, never)
+    for content in ("{}", "[]", '{"train": {}}', "[" * 100_000):
+        (out / "result.json").write_text(content, "utf-8")
+        with pytest.raises(ValueError, match=r"result\.json"):
+            run.resume(out, ignore_report, never)
+    for content in ("{}", "[]", "[" * 100_000, '{"steps": {"a": [[]]}}'):
+        (out / "config.json").write_text(content, "utf-8")
+        if content != "{}":  # a valid configuration: all options have defaults
+            with pytest.raises(ValueError, match=r"config\.json"):
+                run.resume(out, ignore_report, never)
+    with pytest.raises(ValueError, match=r"not the directory of a run, it has no config\.json"):
+        run.read_config(tmp_path)
+
+
+def test_a_checkpoint_of_another_version_is_refused(words: Path, tmp_path: Path) -> None:
+    with pytest.raises(run.Stopped):
+        run.start(tmp_path / "run", small_config(words), ignore_report, always)
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    arrays, metadata = checkpoint.load(path)
+    for name, value in (
+        ("first_inputs", 3),
+        ("step", -1),
+        ("mean_loss", [0.0, -1]),
+        ("running", {"norm1": {}}),
+        ("data", None),
+    ):
+        for changed in (metadata | {name: value}, {one: metadata[one] for one in metadata if one != name}):
+            checkpoint.save(path, arrays, changed)
+            with pytest.raises(ValueError, match=f"the checkpoint is not of this version of truenorm .'{name}"):
+                run.resume(tmp_path / "run", ignore_report, never)
+
+
+def test_damaged_files_are_refused(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(run.Stopped):
+        run.start(out, small_config(words), ignore_report, always)
+    path = out / "checkpoint.safetensors"
+    whole = bytearray(path.read_bytes())
+    whole[-5] ^= 1  # of an array
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match="the checkpoint is damaged"):
+        run.resume(out, ignore_report, never)
+    whole[-5] ^= 1
+    path.write_bytes(whole)
+    run.resume(out, ignore_report, never)
+    (out / "result.json").unlink()
+    metrics = out / "metrics.jsonl"
+    lines = metrics.read_text("utf-8").splitlines()
+    metrics.write_text("\n".join([lines[0], "{", *lines[2:]]), "utf-8")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: line 2 is damaged"):
+        run.resume(out, ignore_report, never)
+    (out / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"already holds a metrics\.jsonl"):
+        run.start(out, small_config(words), ignore_report, never)
+
+
+@pytest.mark.parametrize("options", [{"lr": 1e300, "optimizer": "sgd"}, {"init_scale": 1e300}])
+def test_a_run_that_diverges_in_its_last_step_has_no_result(
+    words: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="training diverged"):
+        run.start(
+            tmp_path / "run",
+            small_config(words, steps=1, norm="none", activation="relu", **options),
+            ignore_report,
+            never,
+        )
+    assert not (tmp_path / "run" / "result.json").exists()
