@@ -220,7 +220,7 @@ def test_without_a_screen_nothing_is_opened(
 ) -> None:
     code, out, _ = run(capsys, str(tmp_path / "a page.html"))
     assert (code, opened) == (0, [])
-    assert out.endswith(f"There is no browser to open it with here. Open {tmp_path / 'a page.html'} in any.\n")
+    assert out.endswith(f"No browser found. Open {tmp_path / 'a page.html'} in one.\n")
 
 
 def test_an_older_page_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,7 +236,7 @@ def test_what_somebody_else_wrote_is_not_replaced(tmp_path: Path, capsys: pytest
     assert run(capsys, str(file), "--no-open") == (
         2,
         "",
-        f"truenorm: {file}: something else is in this file. Choose another name, or remove it.\n",
+        f"truenorm: {file}: exists and is not a page of truenorm. Choose another name, or remove it.\n",
     )
     assert file.read_text() == "mine"
     (tmp_path / "course").mkdir()

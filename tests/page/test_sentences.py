@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 import truenorm as tn
 from truenorm.explanation import examples
 from truenorm.lab.attention import SelfAttention
-from truenorm.lab.layers import Pass
+from truenorm.lab.layers import ForwardContext
 
 HERE = "#part=sentences"
 METHODS = dict(zip(("counted", "valid", "layer"), examples.methods(), strict=True))
@@ -198,11 +198,11 @@ def test_given_rows_are_called_made_up_and_computed_ones_mixtures(open_page: Ope
 
 
 def test_what_padding_costs_is_what_the_lab_found(open_page: Open) -> None:
-    """The last table of docs/lab.md on padding: trained at 44, statistics taken again at 44, 22 and 11."""
+    """The last table of docs/lab.md on padding: trained at 44, statistics re-estimated at 44, 22 and 11."""
     report = (Path(__file__).parents[2] / "docs" / "lab.md").read_text("utf-8")
-    rows = report.split("statistics taken again at 44", 1)[1].split("<!-- /padding", 1)[0]
+    rows = report.split("re-estimated at 44", 1)[1].split("<!-- /padding", 1)[0]
     counted, valid = (
-        re.findall(r"([\d.]+%) ±", rows.split(f"| {name} |")[1].split("\n")[0]) for name in ("counted", "valid")
+        re.findall(r"([\d.]+%) ±", rows.split(f"| {name} |")[1].split("\n")[0]) for name in ("all", "valid")
     )
     text = open_page(HERE).locator("#panel-sentences").inner_text()
     assert f"{counted[0]} of new names were right before and {counted[2]} after" in text
@@ -222,7 +222,7 @@ def attended(embeddings: tuple[np.ndarray, ...]) -> np.ndarray:
     """The lab's self-attention with matrices that change nothing, sentence by sentence."""
     one = np.eye(3)
     layer = SelfAttention(np.concatenate([one, one, one], axis=1), one, np.zeros(3))
-    return np.concatenate([layer.forward(e[None], Pass())[0] for e in embeddings])
+    return np.concatenate([layer.forward(e[None], ForwardContext())[0] for e in embeddings])
 
 
 def test_rows_may_be_computed_by_self_attention(open_page: Open) -> None:
