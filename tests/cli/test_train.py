@@ -81,6 +81,21 @@ def test_a_missing_extra_is_named(package: str) -> None:
     assert f"needs the package {package!r}. Install it: pip install 'truenorm[lab]'." in done.stderr
 
 
+def test_a_run_that_ends_no_better_than_guessing_says_so(tmp_path: Path) -> None:
+    arguments = ["train", "--norm", "none", "--lr", "50", "--steps", "20"]
+    shown = CliRunner().invoke(commands, [*arguments, "--out", str(tmp_path / "bad")])
+    assert shown.exit_code == 0, shown.output
+    lines = [line for line in shown.output.splitlines() if line.startswith("No better than always predicting")]
+    assert len(lines) == 1
+    assert lines[0].startswith("No better than always predicting the class frequencies (held-out loss 2.")
+    assert lines[0].endswith("Try a lower --lr, --norm batch, another --init-scale, or more --steps.")
+    again = CliRunner().invoke(commands, ["train", "--resume", "--out", str(tmp_path / "bad")])
+    assert lines[0] in again.output
+    good = CliRunner().invoke(commands, ["train", "--steps", "300", "--out", str(tmp_path / "good")])
+    assert "No better than" not in good.output
+    assert "baseline: loss 2." in good.output
+
+
 def test_the_commands_train_and_sample(words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "run")
     found = CliRunner().invoke(commands, ["train", "--data", str(words), "--steps", "20", "--out", out])

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import WORDS, small_config, trained
+from runs import WORDS, ignore_report, never, small_config, trained
 
+from truenorm.lab import run
 from truenorm.lab.config import Config, make_config
 from truenorm.lab.networks import NormName
 from truenorm.lab.sampling import generate, reestimate
@@ -90,6 +91,35 @@ def test_raw_columns_of_different_sizes_need_a_norm(tmp_path: Path) -> None:
     assert trainer.data.class_names == ("class_0", "class_1", "class_2")
     assert accuracy["none", False] < 0.8
     assert min(accuracy["batch", False], accuracy["none", True]) > 0.9
+
+
+# ---- worse than guessing ----
+
+
+def test_the_baseline_predicts_the_class_frequencies_of_the_training_set(words: Path) -> None:
+    data = prepare(small_config(words))
+    counts = np.ones(len(data.alphabet or ()))
+    for target in data.train.targets:
+        counts[target] += 1
+    expected = np.mean([-np.log(counts[target] / counts.sum()) for target in data.held_out.targets])
+    assert data.baseline_loss() == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_baseline_of_a_regression_predicts_the_mean(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    rng = np.random.default_rng(1)
+    path.write_text("\n".join(["x,y", *(f"{a},{b}" for a, b in rng.normal(50, 9, (100, 2)))]), "utf-8")
+    data = prepare(make_config({"task": "table", "data": str(path), "target": "y"}))
+    assert data.train.targets.mean() == pytest.approx(0, abs=1e-12)
+    assert data.baseline_loss() == pytest.approx((data.held_out.targets**2).mean(), rel=1e-12)
+
+
+def test_the_result_says_whether_the_network_is_better_than_guessing(tmp_path: Path) -> None:
+    useless, good = make_config({"norm": "none", "lr": 50.0, "steps": 20}), make_config({"steps": 300})
+    for name, config, beaten in (("useless", useless, False), ("good", good, True)):
+        result = run.start(tmp_path / name, config, ignore_report, never)
+        assert result["baseline"] == {"loss": prepare(config).baseline_loss(), "beaten": beaten}
+        assert (result["held_out"]["loss"] < result["baseline"]["loss"]) is beaten
 
 
 # ---- diagnostics and sampling ----

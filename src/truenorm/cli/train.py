@@ -151,6 +151,15 @@ def show_result(result: run.Report, out: Path, config: Config) -> None:
         if metrics.get("rmse") is not None:
             more = f", RMSE {metrics['rmse']:.4g} in units of {config.target}"
         click.echo(f"{label:>8}: loss {metrics['loss']:.4f}{more}")
+    baseline = result["baseline"]
+    constant = "the class frequencies" if result["held_out"]["accuracy"] is not None else "the mean"
+    if baseline["beaten"]:
+        click.echo(f"baseline: loss {baseline['loss']:.4f} (held out, always predicting {constant})")
+    else:
+        click.echo(
+            f"No better than always predicting {constant} (held-out loss {baseline['loss']:.4f}). "
+            "Try a lower --lr, --norm batch, another --init-scale, or more --steps."
+        )
     click.echo(f"{result['steps']} steps, {result['parameters']} parameters. Saved in {out}.")
     if config.task == "words":
         click.echo(f"To generate words: truenorm sample {out}")

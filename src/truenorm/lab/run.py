@@ -169,7 +169,7 @@ def _result(directory: Path) -> Report:
     try:
         for part in ("train", "held_out"):
             float(found[part]["loss"]), found[part]["accuracy"]
-        int(found["steps"]), int(found["parameters"])
+        int(found["steps"]), int(found["parameters"]), float(found["baseline"]["loss"]), found["baseline"]["beaten"]
     except (KeyError, TypeError, ValueError, OverflowError):
         raise ValueError(f"{directory}: result.json is damaged. Delete it, and --resume writes it again.") from None
     return dict(found)
@@ -206,10 +206,12 @@ def _train(
     train, held_out = trainer.evaluate(trainer.data.train), trainer.evaluate(trainer.data.held_out)
     _check_finite(trainer, train.loss, held_out.loss)
     save()
+    baseline = trainer.data.baseline_loss()
     result = {
         "steps": trainer.step,
         "train": asdict(train),
         "held_out": asdict(held_out),
+        "baseline": {"loss": baseline, "beaten": held_out.loss < baseline},
         "parameters": trainer.network.flat_parameters.size,
     }
     checkpoint.write_json(directory / "result.json", result)

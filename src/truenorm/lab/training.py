@@ -61,6 +61,17 @@ class TaskData:
         sizes = f"{len(self.train):,} training examples, {len(self.held_out):,} held out"
         return f"{sizes}; {kind}; {self.network.flat_parameters.size:,} parameters"
 
+    def baseline_loss(self) -> float:
+        """The held-out loss of a constant prediction: the training set's class frequencies, or its mean target.
+
+        One is added to each class count, so that a class that is only in the held-out set has a finite loss.
+        """
+        targets = self.held_out.targets
+        if not self.classification:
+            return float(np.square(targets).mean())  # targets are standardized: the mean is 0
+        counts = np.bincount(self.train.targets, minlength=self.network.parameters["output.bias"].size) + 1
+        return float(-np.log(counts / counts.sum())[targets].mean())
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the examples: a run can only be resumed with the data that it was started with."""
