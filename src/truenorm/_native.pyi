@@ -1,5 +1,6 @@
 """Compiled part of truenorm; absent where it could not be built."""
 
+from enum import Enum
 from typing import Any
 
 from numpy.typing import NDArray
@@ -16,8 +17,8 @@ def set_threads(count: int) -> None:
 def get_threads() -> int:
     """How many threads a call may use."""
 
-def join_openmp(join: bool, /) -> bool:
-    """Whether to use OpenMP's threads from now on; False where they are not used, as this process has none."""
+def use_openmp(use: bool, /) -> bool:
+    """Whether to use OpenMP's threads from now on; False if they are not used, as this process has none."""
 
 def select_loops(name: str) -> bool:
     """Use the loops of this name, "" for the best; False where this processor has none."""
@@ -34,8 +35,11 @@ def cross_entropy(logits: Flat, targets: Flat, dlogits: Flat, /) -> float:
 def add_rows(numbers: Flat, rows: Flat, table: Flat, /) -> None:
     """table = 0, then table[numbers[i]] += rows[i]."""
 
-def understand_tensors(exchange: Any, tensor: type, parameter: type, /) -> bool:
-    """How to read torch's tensors, from their `__dlpack_c_exchange_api__`; False where this is not known."""
+def register_torch(exchange: Any, tensor: type, parameter: type, /) -> bool:
+    """How to read torch's tensors, from their `__dlpack_c_exchange_api__`; False if its version is not known."""
+
+def can_read(tensor: Any, /) -> bool:
+    """Whether this is a tensor of torch that can be read in place, whatever its strides."""
 
 class Plan:
     """The sizes and conventions of one normalization. All arrays are contiguous; None is: not given."""
@@ -103,44 +107,71 @@ class Call:
         valid: Flat,
         sample_weight: Flat,
         keep_padding: bool,
+        channels_last: bool,
         /,
     ) -> None: ...
-    def fix(self, mean: Any, var: Any, /) -> None:
-        """Use these statistics, whatever x is."""
+    def fix(self, mean: Any, var: Any, /) -> bool:
+        """Use copies of these statistics, whatever x is; False if they do not fit or cannot be read in place."""
 
     def forward(self, x: Any, y: Any, weight: Any, bias: Any, /) -> bool:
-        """False, and nothing done, where a tensor does not fit or cannot be read where it is."""
+        """False, and nothing done, if a tensor does not fit or cannot be read in place."""
 
     def backward(self, x: Any, dy: Any, weight: Any, dx: Any, dweight: Any, dbias: Any, /) -> bool:
-        """The same; None where a gradient is not asked for."""
+        """The same; None for a gradient that is not needed."""
 
     def update_running(self, mean: Any, var: Any, momentum: float, ddof: int, counter: Any, /) -> int:
-        """The function of this name with the moments of this call; 2: these cannot be written where they are."""
+        """The function of this name with the moments of this call; 2: these cannot be written in place."""
 
     def get_lengths(self) -> bytes:
-        """Of all sequences; empty where none were given to `Usual.call`."""
+        """Of all sequences, as int64; empty if `PlanCache.find` was given none."""
 
     def get_moments(self) -> bytes:
-        """count, mean and m2 of each statistic."""
+        """count, mean and m2 of each statistic, as doubles."""
 
     def set_moments(self, moments: Flat, /) -> None: ...
     @property
-    def real_elements(self) -> int:
-        """How many elements are real."""
+    def channels_last(self) -> bool:
+        """The memory order of x, y and their gradients."""
+
+    @property
+    def max_count(self) -> int:
+        """The number of valid elements of the statistic that has most of them."""
 
     @property
     def large(self) -> bool:
         """Whether it is worth sharing among threads."""
 
-class Usual:
-    """Calls of one normalization where all of x is real, or the first so many steps of each sample, for the shapes that
-    were seen last."""
+class Miss(Enum):
+    """Why `PlanCache.find` found no plan."""
 
-    def call(self, x: Any, weight: Any, bias: Any, lengths: Any, keep_padding: bool, /) -> tuple[Call, Any] | None:
-        """The call, and what `add` was given with its plan. None where there is no plan for this x yet, where a tensor
-        cannot be read where it is, or where something does not fit."""
+    unknown_shape = ...
+    """No plan yet for the shape, dtype and memory order of x."""
+    x_strided = ...
+    """x can be read, but its memory order has no plan: copy it."""
+    x_unreadable = ...
+    """x cannot be read in place."""
+    parameters = ...
+    """weight or bias do not fit x, or cannot be read in place."""
+    lengths = ...
+    """lengths do not fit x, or cannot be read in place."""
+
+class PlanCache:
+    """The plans of one normalization, for the shapes that were seen last."""
+
+    def __init__(self, channels_last: bool, /) -> None:
+        """channels_last: whether there are plans for this memory order too."""
+
+    def find(self, x: Any, weight: Any, bias: Any, lengths: Any, keep_padding: bool, /) -> tuple[Call, Any] | Miss:
+        """A new call, and the `owner` that was added with its plan."""
 
     def add(
-        self, plan: Plan, shape: tuple[int, ...], weight_shape: tuple[int, ...], repeats: int, kernel: Any, /
+        self,
+        plan: Plan,
+        channels_last: bool,
+        shape: tuple[int, ...],
+        weight_shape: tuple[int, ...],
+        repeats: int,
+        owner: Any,
+        /,
     ) -> None:
-        """repeats: how often each sample's length stands in a row, one for each sequence; 0 where there are none."""
+        """repeats: for how many sequences in a row each sample's length holds; 0 if this norm takes no lengths."""

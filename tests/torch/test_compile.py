@@ -12,7 +12,7 @@ import truenorm as tn  # noqa: E402
 import truenorm.torch as tnt  # noqa: E402
 from truenorm import engine  # noqa: E402
 from truenorm.core import norm as spec  # noqa: E402
-from truenorm.torch import operators  # noqa: E402
+from truenorm.torch import _library as operators  # noqa: E402
 
 LENGTHS = torch.tensor([5, 2, 3])
 LAYERS: dict[str, Callable[[], Any]] = {

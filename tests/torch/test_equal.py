@@ -103,7 +103,7 @@ def test_modules(name: str, dtype: Any, training: bool) -> None:
                 one.copy_(one + torch.linspace(0.1, 0.9 + 0.1 * i, one.numel(), dtype=dtype).reshape(one.shape))
         ours = getattr(tnt, name.removeprefix("nn."))(*made.args, **kwargs).train(training)
         ours.load_state_dict(theirs.state_dict(), strict=True)
-        assert repr(ours) == repr(theirs)
+        assert repr(ours) == f"truenorm.{theirs!r}"
         assert isinstance(ours, type(theirs))
         for x in layouts(called.args[0]):
             pair = []

@@ -8,6 +8,7 @@ import itertools
 from typing import Any
 
 import pytest
+from torch_data import normal
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -15,10 +16,6 @@ import truenorm.torch as tnt  # noqa: E402
 
 nn = torch.nn
 LOW = (torch.float16, torch.bfloat16)
-
-
-def normal(*shape: int, seed: int = 0, dtype: Any = torch.float32) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 # ---- numbers that were seen, and the true ones ----

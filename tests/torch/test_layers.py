@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
+from torch_data import normal
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -13,10 +14,6 @@ import truenorm as tn  # noqa: E402
 import truenorm.torch as tnt  # noqa: E402
 
 nn = torch.nn
-
-
-def normal(*shape: int, seed: int = 0, dtype: Any = torch.float32) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 KINDS = [
@@ -91,8 +88,17 @@ def test_normalize_keeps_running_statistics_like_a_batch_norm() -> None:
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x.transpose(1, 2)).transpose(1, 2))
     with pytest.raises(ValueError, match="running statistics for a norm that keeps only the axes of its weight"):
         tnt.Normalize(tn.instance(), 4, track_running_stats=True)
-    with pytest.raises(TypeError, match="Normalize: a Norm, got"):
-        tnt.Normalize("[b] c", 4)
+
+
+def test_normalize_takes_a_pattern() -> None:
+    x = normal(2, 5, 4)
+    layer = tnt.Normalize("[b t] c", 4)
+    assert layer.norm == tn.Norm("[b t] c")
+    torch.testing.assert_close(layer(x), tnt.Normalize(tn.Norm("[b t] c"), 4)(x))
+    layer.norm = "b [t] c"
+    torch.testing.assert_close(layer(x), tnt.Normalize(tn.instance(), 4)(x))
+    with pytest.raises(TypeError, match=r"^norm: a Norm or a pattern, got 4\."):
+        tnt.Normalize(4, 4)
 
 
 def test_normalize_takes_packed_and_jagged_rows() -> None:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from torch_data import normal
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -12,10 +13,6 @@ import truenorm as tn  # noqa: E402
 import truenorm.torch as tnt  # noqa: E402
 
 nn = torch.nn
-
-
-def normal(*shape: int, seed: int = 0, dtype: Any = torch.float32) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 # ---- users' mistakes ----

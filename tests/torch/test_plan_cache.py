@@ -1,43 +1,38 @@
-"""The short way to a kernel: tensors as they usually are, found by a look; and everything else, which must not take it.
+"""Plans in the cache: which tensors the kernels read, and that everything else comes out the same.
 
-What the kernels then compute is the matter of the other files. Here: that a tensor which cannot be read where it is
-goes the long way and comes out the same, that many shapes do not get into each other's way, and that a torch whose
-tensors the kernels cannot read computes all the same.
+Here: that a tensor that cannot be read in place is computed otherwise with the same result, that many shapes do not
+disturb each other, that a miss says why, and that a torch whose tensors the kernels cannot read computes too.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from torch_data import normal
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("truenorm._native", reason="the compiled part was not built")
 
 import truenorm.torch as tnt  # noqa: E402
 from truenorm import engine  # noqa: E402
-from truenorm.torch import function  # noqa: E402
+from truenorm.core import norm as recipes  # noqa: E402
+from truenorm.torch import _dispatch, _kernel  # noqa: E402
 
 nn = torch.nn
 LENGTHS = torch.tensor([5, 2, 0])
 
 
-def normal(*shape: int, seed: int = 0, dtype: Any = torch.float32) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each try of the short way, whether it was taken."""
+def by_kernel(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each call, whether a kernel computed it."""
     taken: list[bool] = []
-    usual: Callable[..., Any] = function.usual_call
+    find = _dispatch.find_call
 
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        found = usual(*args, **kwargs)
-        taken.append(found is not None)
+    def noted(*args: Any) -> Any:
+        found = find(*args)
+        taken.append(not isinstance(found, str))
         return found
 
-    for module in (function, tnt.functional):
-        monkeypatch.setattr(module, "usual_call", noted)
+    monkeypatch.setattr(_dispatch, "find_call", noted)
     return taken
 
 
@@ -50,10 +45,10 @@ LAYERS = {
 }
 
 
-def step(layer: Any, x: Any, **told: Any) -> list[Any]:
-    """y and all gradients, and the buffers behind it."""
+def step(layer: Any, x: Any, **ragged: Any) -> list[Any]:
+    """y and all gradients, and the buffers after it."""
     x = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-    y = layer(x, **told)
+    y = layer(x, **ragged)
     dy = normal(*y.shape, seed=9).to(y.dtype)
     grads = torch.autograd.grad(y, [x, *layer.parameters()], dy)
     return [y.detach(), *grads, *(buffer.clone() for buffer in layer.buffers())]
@@ -66,17 +61,17 @@ def assert_close(found: list[Any], expected: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_usual_tensors_take_it_with_lengths_and_without(name: str, short: list[bool]) -> None:
+def test_ordinary_tensors_are_read_with_lengths_and_without(name: str, by_kernel: list[bool]) -> None:
     make, shape = LAYERS[name]
     step(make(), normal(*shape))
     if len(shape) == 3:
         step(make(), normal(*shape), lengths=LENGTHS)
         step(make(), normal(*shape, dtype=torch.float64), lengths=LENGTHS)
-    assert short
-    assert all(short)
+    assert by_kernel
+    assert all(by_kernel)
 
 
-UNUSUAL = {
+OTHER = {
     "transposed": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
     "gaps": lambda x: torch.stack([x, x], -1)[..., 0],
     "unaligned": lambda x: torch.frombuffer(bytearray(b"0" + bytes(x.numpy())), dtype=x.dtype, offset=1).view(x.shape),
@@ -87,18 +82,18 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("kind", UNUSUAL)
-def test_unusual_tensors_come_out_the_same(name: str, kind: str) -> None:
+@pytest.mark.parametrize("kind", OTHER)
+def test_other_tensors_come_out_the_same(name: str, kind: str) -> None:
     make, shape = LAYERS[name]
-    for told in [{}, *([{"lengths": LENGTHS}] if len(shape) == 3 else [])]:
-        x = UNUSUAL[kind](normal(*shape))
-        expected = step(make(), normal(*shape), **told)
+    for ragged in [{}, *([{"lengths": LENGTHS}] if len(shape) == 3 else [])]:
+        x = OTHER[kind](normal(*shape))
+        expected = step(make(), normal(*shape), **ragged)
         layer = make()
-        y = layer(x, **told)
+        y = layer(x, **ragged)
         torch.testing.assert_close(y.as_subclass(torch.Tensor).detach(), expected[0], rtol=2e-5, atol=2e-6)
         if kind == "negative":  # of weights too
             layer.weight.data = torch._neg_view(-layer.weight.detach())
-            torch.testing.assert_close(layer(x, **told).detach(), expected[0], rtol=2e-5, atol=2e-6)
+            torch.testing.assert_close(layer(x, **ragged).detach(), expected[0], rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +105,7 @@ def test_unusual_tensors_come_out_the_same(name: str, kind: str) -> None:
     ],
     ids=["int32", "gaps", "list"],
 )
-def test_unusual_lengths_come_out_the_same(lengths: Any) -> None:
+def test_other_lengths_come_out_the_same(lengths: Any) -> None:
     for make, shape in LAYERS.values():
         if len(shape) == 3:
             x = normal(*shape)
@@ -118,21 +113,21 @@ def test_unusual_lengths_come_out_the_same(lengths: Any) -> None:
 
 
 @pytest.mark.parametrize("padding", ["zero", "keep"])
-def test_padding_is_zero_or_kept(padding: Any, short: list[bool]) -> None:
+def test_padding_is_zero_or_kept(padding: Any, by_kernel: list[bool]) -> None:
     x = normal(3, 5, 4)
     y = tnt.LayerNorm(4, padding=padding)(x, lengths=LENGTHS)
     assert torch.equal(y[1, 2:], x[1, 2:] if padding == "keep" else torch.zeros(3, 4))
-    assert short == [True]
+    assert by_kernel == [True]
 
 
-def test_a_gradient_that_is_no_usual_tensor() -> None:
+def test_a_gradient_that_is_no_ordinary_tensor() -> None:
     x, layer = normal(3, 5, 4).requires_grad_(), tnt.LayerNorm(4)
     for dy in (torch.ones(()).expand(3, 5, 4), torch._neg_view(-torch.ones(3, 5, 4)), torch.ones(3, 4, 5).mT):
         found = torch.autograd.grad(layer(x * 2), x, dy)[0]
         torch.testing.assert_close(found, torch.autograd.grad(layer(x * 2), x, torch.ones(3, 5, 4))[0])
 
 
-def test_more_shapes_than_are_remembered(short: list[bool]) -> None:
+def test_more_shapes_than_are_remembered(by_kernel: list[bool]) -> None:
     layer = tnt.LayerNorm(6)
     for turn in range(2):
         for rows in range(1, 41):
@@ -140,7 +135,7 @@ def test_more_shapes_than_are_remembered(short: list[bool]) -> None:
                 x = normal(rows, 6, dtype=dtype, seed=rows)
                 expected = nn.functional.layer_norm(x.double(), (6,)).to(dtype)
                 torch.testing.assert_close(layer(x).detach(), expected, msg=f"{turn}, {rows}, {dtype}")
-    assert all(short)
+    assert all(by_kernel)
 
 
 def test_one_shape_means_another_thing_to_another_norm() -> None:
@@ -167,36 +162,131 @@ def test_lengths_that_change_later_change_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_torch_that_the_kernels_cannot_read(name: str, monkeypatch: pytest.MonkeyPatch, short: list[bool]) -> None:
+def test_a_torch_that_the_kernels_cannot_read(
+    name: str, monkeypatch: pytest.MonkeyPatch, by_kernel: list[bool]
+) -> None:
     make, shape = LAYERS[name]
     ways: list[dict[str, Any]] = [{}, *([{"lengths": LENGTHS}] if len(shape) == 3 else [])]
-    expected = [step(make(), normal(*shape), **told) for told in ways]
-    assert all(short)
-    short.clear()
-    monkeypatch.setattr(function, "_READ", False)
-    for told, one in zip(ways, expected, strict=True):
-        assert_close(step(make(), normal(*shape), **told), one)
-    assert not any(short)
+    expected = [step(make(), normal(*shape), **ragged) for ragged in ways]
+    assert all(by_kernel)
+    by_kernel.clear()
+    monkeypatch.setattr(_kernel, "KERNELS_READ_TENSORS", False)
+    for ragged, one in zip(ways, expected, strict=True):
+        assert_close(step(make(), normal(*shape), **ragged), one)
+    assert not any(by_kernel)
 
 
-def test_the_reference_engine_is_the_reference(short: list[bool]) -> None:
+def test_the_reference_engine_is_the_reference(by_kernel: list[bool]) -> None:
     engine.use("reference")
     try:
         step(tnt.LayerNorm(4), normal(3, 5, 4), lengths=LENGTHS)
     finally:
         engine.use("native")
-    assert short
-    assert not any(short)
+    assert by_kernel
+    assert not any(by_kernel)
 
 
 def test_an_exchange_of_another_kind_is_refused() -> None:
-    native = function.kernels.native
+    native = _kernel.native
     with pytest.raises(ValueError, match="name"):
-        native.understand_tensors(torch._C._to_dlpack(torch.ones(2)), torch.Tensor, nn.Parameter)
-    assert native.understand_tensors(torch.Tensor.__dlpack_c_exchange_api__, torch.Tensor, nn.Parameter)
+        native.register_torch(torch._C._to_dlpack(torch.ones(2)), torch.Tensor, nn.Parameter)
+    assert native.register_torch(torch.Tensor.__dlpack_c_exchange_api__, torch.Tensor, nn.Parameter)
 
 
-# ---- attributes, which layers read where torch keeps them ----
+def test_a_miss_says_why() -> None:
+    native, kernels = _kernel.native, engine.kernels
+    assert kernels is not None
+    kernel = kernels.whole_kernel(recipes.batch("second"), (3, 4, 5), "f")
+    cache = native.PlanCache(False)
+    x, weight = normal(3, 4, 5), torch.ones(4)
+    assert cache.find(x, None, None, None, False) is native.Miss.unknown_shape
+    cache.add(kernel.plan, False, (3, 4, 5), (4,), 1, "owner")
+    assert cache.find(x, weight, weight, LENGTHS, False)[1] == "owner"
+    assert cache.find(x.double(), None, None, None, False) is native.Miss.unknown_shape
+    for strided in (x.mT.contiguous().mT, torch.stack([x, x], -1)[..., 0]):
+        assert cache.find(strided, None, None, None, False) is native.Miss.x_strided
+    for unreadable in (
+        torch._neg_view(x),
+        x.int(),
+        x.to("meta"),
+        x[:0],
+        x.as_subclass(type("Own", (torch.Tensor,), {})),
+    ):
+        assert cache.find(unreadable, None, None, None, False) is native.Miss.x_unreadable
+    for wrong in (torch.ones(5), torch.ones(4, 1), torch.ones(8)[::2], torch._neg_view(weight)):
+        assert cache.find(x, wrong, None, None, False) is native.Miss.parameters
+        assert cache.find(x, weight, wrong, None, False) is native.Miss.parameters
+    for lengths in (LENGTHS.int(), LENGTHS[:2], LENGTHS + 1, LENGTHS - 1, LENGTHS[:, None]):
+        assert cache.find(x, weight, None, lengths, False) is native.Miss.lengths
+
+
+# ---- x whose channels come last in memory ----
+
+
+def last_in_memory(x: Any) -> Any:
+    """The same numbers: (b, c, ...) with axis 1 moving fastest."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+CHANNELS_LAST = {
+    "batch": (lambda kit: kit.BatchNorm1d(4), (3, 4, 5)),
+    "batch, evaluation": (lambda kit: kit.BatchNorm1d(4).eval(), (3, 4, 5)),
+    "batch, two positions": (lambda kit: kit.BatchNorm2d(4), (3, 4, 5, 6)),
+    "batch, three positions": (lambda kit: kit.BatchNorm3d(4), (3, 4, 5, 2, 3)),
+    "group": (lambda kit: kit.GroupNorm(2, 4), (3, 4, 5)),
+    "group, two positions": (lambda kit: kit.GroupNorm(2, 4), (3, 4, 5, 6)),
+    "instance": (lambda kit: kit.InstanceNorm1d(4, affine=True, track_running_stats=True), (3, 4, 5)),
+    "instance, two positions": (lambda kit: kit.InstanceNorm2d(4, affine=True), (3, 4, 5, 6)),
+}
+
+
+@pytest.mark.parametrize("argument", ["nothing", "lengths", "valid", "valid of full rank", "sample_weight"])
+@pytest.mark.parametrize("name", CHANNELS_LAST)
+def test_channels_last_in_memory(name: str, argument: str, by_kernel: list[bool]) -> None:
+    make, shape = CHANNELS_LAST[name]
+    x = normal(*shape) * 2 + 1
+    positions = (shape[0], *shape[2:])
+    valid = normal(*positions, seed=3) > -0.5
+    ragged: dict[str, Any] = {
+        "nothing": {},
+        "lengths": {"lengths": LENGTHS},
+        "valid": {"valid": valid},
+        "valid of full rank": {"valid": valid[:, None]},
+        "sample_weight": {"sample_weight": normal(*positions, seed=4).abs()},
+    }[argument]
+    if argument == "lengths" and len(shape) > 3:
+        return
+    expected = step(make(tnt), x, **ragged)
+    by_kernel.clear()
+    laid = last_in_memory(x)
+    found = step(make(tnt), laid, **ragged)
+    assert_close(found, expected)
+    assert found[0].stride() == found[1].stride() == laid.stride()
+    assert by_kernel == [True]
+    second = [
+        torch.autograd.grad(make(tnt)(one, **ragged).square().sum(), one, create_graph=True)[0]
+        for one in (x.clone().requires_grad_(), last_in_memory(x).requires_grad_())
+    ]
+    torch.testing.assert_close(second[1], second[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", ["contiguous", "channels last"])
+def test_gradients_in_the_other_memory_order(order: str) -> None:
+    x, dy, layer = normal(3, 4, 5), normal(3, 4, 5, seed=1), tnt.BatchNorm1d(4)
+    expected = torch.autograd.grad(layer(leaf := x.clone().requires_grad_()), leaf, dy)[0]
+    leaf = (last_in_memory(x) if order == "channels last" else x.clone()).requires_grad_()
+    other = dy if order == "channels last" else last_in_memory(dy)
+    torch.testing.assert_close(torch.autograd.grad(layer(leaf), leaf, other)[0], expected)
+
+
+def test_one_channel_or_one_position_has_both_orders() -> None:
+    for shape in ((3, 1, 5), (3, 4, 1), (1, 4, 5), (3, 1, 1)):
+        x = normal(*shape)
+        for made in (lambda: tnt.BatchNorm1d(shape[1]), lambda: tnt.GroupNorm(1, shape[1])):  # noqa: B023
+            assert_close(step(made(), last_in_memory(x)), step(made(), x))
+
+
+# ---- attributes, which layers read from torch's dictionaries ----
 
 
 def test_a_subclass_may_make_a_weight_of_its_own() -> None:

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import truenorm.torch as tnt  # noqa: E402
-from truenorm.torch._inputs import by_sequence  # noqa: E402
+from truenorm.torch._inputs import order_by_sequence  # noqa: E402
 
 nn = torch.nn
 LENGTHS = (5, 2, 4, 3)
@@ -240,10 +240,10 @@ def test_sample_weights_count_positions_as_often_as_they_say() -> None:
     torch.testing.assert_close(y, (x - mean[:, None]) / torch.sqrt(var + 1e-5)[:, None])
 
 
-def test_by_sequence_finds_the_rows_of_a_packed_sequence() -> None:
+def test_order_by_sequence_finds_the_rows_of_a_packed_sequence() -> None:
     parts = sequences(torch.float32)
     packed = nn.utils.rnn.pack_sequence(parts, enforce_sorted=False)
-    order, offsets = by_sequence(packed.batch_sizes)
+    order, offsets = order_by_sequence(packed.batch_sizes)
     sorted_parts = [parts[i] for i in packed.sorted_indices]
     assert torch.equal(packed.data[order], torch.cat(sorted_parts))
     assert offsets.tolist() == [0, *torch.tensor([len(one) for one in sorted_parts]).cumsum(0).tolist()]

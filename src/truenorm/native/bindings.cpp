@@ -141,7 +141,7 @@ NB_MODULE(_native, m) {
     m.def("build_info", &build_info, "How this module was built, and the loops in use.");
     m.def("set_threads", &set_threads, "How many threads a call may use.");
     m.def("get_threads", &get_threads, "How many threads a call may use.");
-    m.def("join_openmp", &join_openmp, "Whether to use OpenMP's threads from now on; False where they are not used.");
+    m.def("use_openmp", &join_openmp, "Whether to use OpenMP's threads from now on; False if they are not used.");
     m.def("select_loops", [](const char* name) { return select_loops(*name ? name : nullptr); },
           "Use the loops of this name, \"\" for the best; False where this processor has none.");
     m.def("blend_running", &python_blend, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
@@ -152,7 +152,9 @@ NB_MODULE(_native, m) {
           nb::arg().none(), nb::arg().none(), "The mean of -log softmax(logits)[target]; writes its gradient.");
     m.def("add_rows", &python_add_rows, nb::arg().none(),
           nb::arg().none(), nb::arg().none(), "table = 0, then table[numbers[i]] += rows[i].");
-    m.def("understand_tensors", &Tensor::understand, "How to read torch's tensors; False where this is not known.");
+    m.def("register_torch", &Tensor::register_torch, "How to read torch's tensors; False if the version is not known.");
+    m.def("can_read", [](nb::handle tensor) { return Tensor().read(tensor, "fdeHq"); },
+          "Whether this is a tensor of torch that can be read in place, whatever its strides.");
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<const std::string&, const std::vector<std::int64_t>&, std::int64_t, std::int64_t,
                       const std::string&, bool, int, double, bool>())
@@ -164,8 +166,8 @@ NB_MODULE(_native, m) {
              nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
              nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
     nb::class_<Call>(m, "Call")
-        .def(nb::init<const Plan&, std::int64_t, nb::handle, nb::handle, nb::handle, nb::handle, bool>(), nb::arg(), nb::arg(),
-             nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg())
+        .def(nb::init<const Plan&, std::int64_t, nb::handle, nb::handle, nb::handle, nb::handle, bool, bool>(), nb::arg(),
+             nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
         .def("fix", &Call::fix)
         .def("forward", &Call::forward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
         .def("backward", &Call::backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
@@ -174,10 +176,17 @@ NB_MODULE(_native, m) {
         .def("get_lengths", &Call::get_lengths)
         .def("get_moments", &Call::get_moments)
         .def("set_moments", &Call::set_moments)
-        .def_prop_ro("real_elements", &Call::real_elements)
+        .def_prop_ro("channels_last", &Call::channels_last)
+        .def_prop_ro("max_count", &Call::max_count)
         .def_prop_ro("large", &Call::large);
-    nb::class_<Usual>(m, "Usual")
-        .def(nb::init<>())
-        .def("call", &Usual::call, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg())
-        .def("add", &Usual::add);
+    nb::enum_<Miss>(m, "Miss")
+        .value("unknown_shape", Miss::unknown_shape)
+        .value("x_strided", Miss::x_strided)
+        .value("x_unreadable", Miss::x_unreadable)
+        .value("parameters", Miss::parameters)
+        .value("lengths", Miss::lengths);
+    nb::class_<PlanCache>(m, "PlanCache")
+        .def(nb::init<bool>())
+        .def("find", &PlanCache::find, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg())
+        .def("add", &PlanCache::add);
 }

@@ -1,4 +1,5 @@
-// One normalization of tensors, forward and then backward: what is real, and the moments in between.
+// One normalization of tensors, forward and then backward: the valid elements, and the moments in between. `PlanCache` finds
+// the plan for a call by the shape, dtype and memory order of x.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +15,17 @@ namespace truenorm {
 class Call {
 public:
     Call(const Plan& plan, std::int64_t elements, nb::handle lengths, nb::handle starts, nb::handle valid,
-         nb::handle sample_weight, bool keep_padding)
-        : plan(plan), problem(plan.prepare(elements, real, lengths, starts, valid, sample_weight, keep_padding)), runs(problem) {
+         nb::handle sample_weight, bool keep_padding, bool channels_last)
+        : plan(plan),
+          order(channels_last ? MemoryOrder::channels_last : MemoryOrder::contiguous),
+          problem(plan.prepare(elements, real, lengths, starts, valid, sample_weight, keep_padding)),
+          runs(problem) {
         moments.resize(static_cast<std::size_t>(problem.statistics()));
     }
     // lengths: none, or one for each sequence; in their range.
-    Call(const Plan& plan, std::vector<std::int64_t> lengths_, bool keep_padding)
+    Call(const Plan& plan, MemoryOrder order, std::vector<std::int64_t> lengths_, bool keep_padding)
         : plan(plan),
+          order(order),
           lengths(std::move(lengths_)),
           problem(plan.whole(lengths.empty() ? nullptr : lengths.data(), keep_padding)),
           runs(problem) {
@@ -28,17 +33,18 @@ public:
     }
     Call(const Call&) = delete;
 
-    // Statistics that do not depend on x, as moments of so many elements that m2 is the variance.
-    void fix(nb::handle mean_, nb::handle var_) {
+    // Statistics that do not depend on x, copied: moments of so many elements that m2 is the variance. False, and nothing
+    // done, if they do not fit or cannot be read in place.
+    bool fix(nb::handle mean_, nb::handle var_) {
         Tensor mean, var;
-        if (!mean.see(mean_, "d") || !var.see(var_, "d") || mean.count != size() || var.count != size())
-            throw nb::value_error("mean, var: one for each statistic, in float64.");
+        if (!dense(mean, mean_) || !dense(var, var_) || mean.count != size() || var.count != size()) return false;
+        const std::vector<double> means = widened(stored(mean), size(), 0), vars = widened(stored(var), size(), 0);
         fixed = true;
-        for (std::size_t i = 0; i < moments.size(); ++i)
-            moments[i] = {1.0 + problem.ddof, mean.at<double>()[i], var.at<double>()[i]};
+        for (std::size_t i = 0; i < moments.size(); ++i) moments[i] = {1.0 + problem.ddof, means[i], vars[i]};
+        return true;
     }
 
-    // False, and nothing done, where a tensor does not fit or cannot be read where it is.
+    // False, and nothing done, if a tensor does not fit or cannot be read in place.
     bool forward(nb::handle x_, nb::handle y_, nb::handle weight_, nb::handle bias_) {
         Tensor x, y, weight, bias;
         if (!like_x(x, x_) || !like_x(y, y_) || !parameter(weight, weight_) || !parameter(bias, bias_)) return false;
@@ -54,7 +60,8 @@ public:
         return true;
     }
 
-    // The same; hooks may have had x and weight in between. None where a gradient is not asked for.
+    // The same. Checks x and weight again: hooks on saved tensors may have replaced them. None for a gradient that is not
+    // needed.
     bool backward(nb::handle x_, nb::handle dy_, nb::handle weight_, nb::handle dx_, nb::handle dweight_, nb::handle dbias_) {
         Tensor x, dy, dx, weight, dweight, dbias;
         if (!like_x(x, x_) || !like_x(dy, dy_) || !(dx_.is_none() || like_x(dx, dx_)) || !parameter(weight, weight_) ||
@@ -79,12 +86,12 @@ public:
         return true;
     }
 
-    // `Running.update` of a layer's own buffers, one element for each statistic, and of its counter. 2 where they cannot be
-    // written where they are.
+    // `Running.update` of a layer's own buffers, one element for each statistic, and of its counter. 2 if they cannot be
+    // written in place.
     int update_running(nb::handle mean_, nb::handle var_, double momentum, int ddof, nb::handle counter_) {
         Tensor mean, var, counter;
-        if (!mean.read(mean_, "fd") || !var.read(var_, "fd") || mean.letter != var.letter || mean.count != size() ||
-            var.count != size() || !(counter_.is_none() || (counter.see(counter_, "q") && counter.count == 1)))
+        if (!dense(mean, mean_, "fd") || !dense(var, var_, "fd") || mean.letter != var.letter || mean.count != size() ||
+            var.count != size() || !(counter_.is_none() || (counter.read(counter_, "q") && counter.count == 1)))
             return 2;
         const int done =
             mean.letter == 'f'
@@ -94,15 +101,27 @@ public:
         return done;
     }
 
-    // The lengths of all sequences, as bytes of int64; empty where none were given to `Usual.call`.
+    // The lengths of all sequences, as bytes of int64; empty if `PlanCache.find` was given none.
     nb::bytes get_lengths() const { return nb::bytes(lengths.data(), lengths.size() * sizeof(std::int64_t)); }
 
-    // How many elements are real.
-    std::int64_t real_elements() const {
-        std::int64_t rows = 0;
-        for (const std::int64_t count : runs.count) rows += count;
-        return rows * problem.width();
+    // The number of valid elements of the statistic that has most of them.
+    std::int64_t max_count() const {
+        std::int64_t most = 0;
+        if (problem.layout == Layout::planes) {  // a statistic is over `reduced` lists, one for each sequence
+            const std::int64_t each = problem.outer ? runs.lists() / problem.outer : 0;
+            for (std::int64_t first = 0; each && first < runs.lists(); first += each) {
+                std::int64_t rows = 0;
+                for (std::int64_t i = first; i < first + each; ++i) rows += runs.count[static_cast<std::size_t>(i)];
+                most = std::max(most, rows);
+            }
+        } else {
+            for (const std::int64_t rows : runs.count) most = std::max(most, rows);
+            if (problem.layout == Layout::rows) most = std::min<std::int64_t>(most, 1);
+        }
+        return most * problem.channels;
     }
+
+    bool channels_last() const { return order == MemoryOrder::channels_last; }
 
     // Whether it is worth sharing among threads.
     bool large() const { return Team::shares(problem.elements()); }
@@ -121,6 +140,7 @@ public:
 
 private:
     const Plan plan;
+    const MemoryOrder order;  // of x, y and their gradients
     Real real;
     const std::vector<std::int64_t> lengths;
     Problem problem;
@@ -129,65 +149,88 @@ private:
     std::vector<Moments> moments;
 
     bool like_x(Tensor& tensor, nb::handle object) const {
-        return tensor.see(object, plan.format()) && tensor.count == problem.elements();
+        return tensor.read_trusted(object, plan.format()) && tensor.count == problem.elements() && tensor.has_order(order);
     }
     bool parameter(Tensor& tensor, nb::handle object) const {
-        return object.is_none() || (tensor.see(object, FLOATS) && tensor.count == problem.width());
+        return object.is_none() || (tensor.read_trusted(object, FLOATS) && tensor.count == problem.width() &&
+                                    tensor.has_order(MemoryOrder::contiguous));
+    }
+    static bool dense(Tensor& tensor, nb::handle object, const char* letters = FLOATS) {
+        return tensor.read(object, letters) && tensor.has_order(MemoryOrder::contiguous);
     }
     static Stored stored(const Tensor& tensor) { return {tensor.data, tensor.letter}; }
     std::int64_t size() const { return static_cast<std::int64_t>(moments.size()); }
 };
 
-// Calls of one normalization where all of x is real, or the first so many steps of each sample: the kernels of the shapes
-// that were seen last, found by looking at x.
-class Usual {
+// Why `PlanCache.find` found no plan.
+enum class Miss {
+    unknown_shape,  // no plan yet for the shape, dtype and memory order of x
+    x_strided,      // x can be read, but its memory order has no plan: copy it
+    x_unreadable,   // x cannot be read in place
+    parameters,     // weight or bias do not fit x, or cannot be read in place
+    lengths,        // lengths do not fit x, or cannot be read in place
+};
+
+// The plans of one normalization, for the shapes that were seen last.
+class PlanCache {
 public:
-    // None where there is no kernel for this x yet, where x, weight, bias or lengths cannot be read where they are, or where
-    // something does not fit. With the call comes what `add` was given.
-    nb::object call(nb::handle x_, nb::handle weight_, nb::handle bias_, nb::handle lengths_, bool keep_padding) {
+    // channels_last: whether there are plans for this memory order too.
+    explicit PlanCache(bool channels_last) : has_channels_last(channels_last) {}
+
+    // A new call and the `owner` that was added with its plan; or a Miss.
+    nb::object find(nb::handle x_, nb::handle weight_, nb::handle bias_, nb::handle lengths_, bool keep_padding) const {
         Tensor x, weight, bias, lengths;
-        if (!x.read(x_, Call::FLOATS) || !given(weight, weight_, Call::FLOATS) || !given(bias, bias_, Call::FLOATS) ||
-            !given(lengths, lengths_, "q"))
-            return nb::none();
-        // Whoever asks torch or Python for something may find another thread's `add` done behind it: from here to the
-        // copies nobody does.
-        const auto same = [&](const Known& one) { return one.letter == x.letter && x.has_shape(one.shape); };
-        const auto found = std::find_if(known.begin(), known.end(), same);
-        if (found == known.end()) return nb::none();
+        if (!x.read(x_, Call::FLOATS)) return nb::cast(Miss::x_unreadable);
+        const MemoryOrder order = x.order();
+        if (order == MemoryOrder::strided || (order == MemoryOrder::channels_last && !has_channels_last))
+            return nb::cast(Miss::x_strided);
+        if (!given(weight, weight_, Call::FLOATS) || !given(bias, bias_, Call::FLOATS)) return nb::cast(Miss::parameters);
+        if (!given(lengths, lengths_, "q")) return nb::cast(Miss::lengths);
+        // From here to the copies nothing calls into torch or Python: another thread could run `add` meanwhile.
+        const auto same = [&](const Entry& one) {
+            return one.letter == x.letter && one.order == order && x.has_shape(one.shape);
+        };
+        const auto found = std::find_if(entries.begin(), entries.end(), same);
+        if (found == entries.end()) return nb::cast(Miss::unknown_shape);
         if ((weight && !weight.has_shape(found->weight_shape)) || (bias && !bias.has_shape(found->weight_shape)))
-            return nb::none();
+            return nb::cast(Miss::parameters);
         std::vector<std::int64_t> steps;
-        if (lengths && !found->read(lengths, steps)) return nb::none();
-        const nb::object kernel = found->kernel;
-        Call* const call = new Call(found->plan, std::move(steps), keep_padding);
-        return nb::make_tuple(nb::cast(call, nb::rv_policy::take_ownership), kernel);
+        if (lengths && !found->read(lengths, steps)) return nb::cast(Miss::lengths);
+        const nb::object owner = found->owner;
+        Call* const call = new Call(found->plan, order, std::move(steps), keep_padding);
+        return nb::make_tuple(nb::cast(call, nb::rv_policy::take_ownership), owner);
     }
 
-    // repeats: how often each sample's length stands in a row, one for each sequence; 0 where there are no lengths.
-    void add(const Plan& plan, const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& weight_shape,
-             std::int64_t repeats, nb::object kernel) {
-        const auto same = [&](const Known& one) { return one.letter == *plan.format() && one.shape == shape; };
-        std::vector<Known> gone;  // what they hold is let go of when all is done: that may run anything
-        const auto found = std::find_if(known.begin(), known.end(), same);
-        if (found != known.end()) gone.push_back(*found), known.erase(found);
-        else if (known.size() == MOST) gone.push_back(known.back()), known.pop_back();
-        known.insert(known.begin(), {plan, *plan.format(), shape, weight_shape, repeats, kernel});
+    // shape: of x, which is the plan's with its channel axis second where x is channels_last.
+    // repeats: for how many sequences in a row each sample's length holds; 0 if this norm takes no lengths.
+    void add(const Plan& plan, bool channels_last, const std::vector<std::int64_t>& shape,
+             const std::vector<std::int64_t>& weight_shape, std::int64_t repeats, nb::object owner) {
+        const MemoryOrder order = channels_last ? MemoryOrder::channels_last : MemoryOrder::contiguous;
+        const auto same = [&](const Entry& one) {
+            return one.letter == *plan.format() && one.order == order && one.shape == shape;
+        };
+        std::vector<Entry> removed;  // freed last: releasing what they hold may run any Python code
+        const auto found = std::find_if(entries.begin(), entries.end(), same);
+        if (found != entries.end()) removed.push_back(*found), entries.erase(found);
+        else if (entries.size() == MOST) removed.push_back(entries.back()), entries.pop_back();
+        entries.insert(entries.begin(), {plan, *plan.format(), order, shape, weight_shape, repeats, owner});
     }
 
 private:
-    struct Known {
+    struct Entry {
         Plan plan;
         char letter;
+        MemoryOrder order;
         std::vector<std::int64_t> shape, weight_shape;
         std::int64_t repeats;
-        nb::object kernel;
+        nb::object owner;
 
         // The steps of each sequence, from the lengths of the samples.
-        bool read(const Tensor& told, std::vector<std::int64_t>& steps) const {
-            if (!repeats || !told.has_shape({plan.sequences() / repeats})) return false;
+        bool read(const Tensor& given, std::vector<std::int64_t>& steps) const {
+            if (!repeats || !given.has_shape({plan.sequences() / repeats})) return false;
             steps.reserve(static_cast<std::size_t>(plan.sequences()));
-            for (std::int64_t i = 0; i < told.count; ++i) {
-                const std::int64_t length = told.at<std::int64_t>()[i];
+            for (std::int64_t i = 0; i < given.count; ++i) {
+                const std::int64_t length = given.at<std::int64_t>()[i];
                 if (length < 0 || length > plan.extent()) return false;
                 steps.insert(steps.end(), static_cast<std::size_t>(repeats), length);
             }
@@ -195,10 +238,11 @@ private:
         }
     };
     static constexpr std::size_t MOST = 16;
-    std::vector<Known> known;
+    const bool has_channels_last;
+    std::vector<Entry> entries;
 
     static bool given(Tensor& tensor, nb::handle object, const char* letters) {
-        return object.is_none() || tensor.read(object, letters);
+        return object.is_none() || (tensor.read(object, letters) && tensor.has_order(MemoryOrder::contiguous));
     }
 };
 

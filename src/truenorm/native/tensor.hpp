@@ -1,9 +1,8 @@
 // A tensor of torch: checked once, then a pointer.
 //
-// torch tells where a tensor lies through DLPack's C exchange: its address, device, dtype, sizes and strides in a tenth of a
-// microsecond, where asking for them one by one in Python takes ten times that, on each tensor of each call. What a kernel
-// cannot read where it is, is not seen: another device or layout, gaps, a dtype that is none of ours, a subclass, a tensor
-// that a transform wraps, one without memory.
+// Address, device, dtype, sizes and strides come from DLPack's C exchange in 0.1 us a tensor; asking for them one by one in
+// Python takes ten times as long, for each tensor of each call. Tensors that cannot be read in place are rejected: other
+// devices and layouts, dtypes without a kernel, subclasses, tensors wrapped by a transform, tensors without memory.
 #pragma once
 
 #include <Python.h>
@@ -48,31 +47,35 @@ enum Code : std::uint8_t { INTEGER = 0, FLOAT = 2, BFLOAT = 4 };
 
 }  // namespace dlpack
 
+// How the elements of a tensor lie in memory. channels_last: axis 1 moves fastest and the others are in order, as in torch's
+// memory format of this name, and in (b, t, c) transposed to (b, c, t).
+enum class MemoryOrder { contiguous, channels_last, strided };
+
 class Tensor {
 public:
-    // The capsule of torch's tensors, and the types that are seen. False where it is another version's.
-    static bool understand(nb::handle capsule, nb::handle tensor, nb::handle parameter) {
+    // The capsule of torch's tensors, and the types that are read. False if the version of the exchange is not known.
+    static bool register_torch(nb::handle capsule, nb::handle tensor, nb::handle parameter) {
         const void* found = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
         if (!found) throw nb::python_error();
         exchange = static_cast<const dlpack::Exchange*>(found);
         if (exchange->major != 1 || !exchange->look) exchange = nullptr;
         types[0] = reinterpret_cast<PyTypeObject*>(tensor.ptr());
         types[1] = reinterpret_cast<PyTypeObject*>(parameter.ptr());
-        negative = PyUnicode_InternFromString("is_neg");
-        storage = PyUnicode_InternFromString("untyped_storage");
-        bytes = PyUnicode_InternFromString("nbytes");
+        is_neg = PyUnicode_InternFromString("is_neg");
+        untyped_storage = PyUnicode_InternFromString("untyped_storage");
+        nbytes = PyUnicode_InternFromString("nbytes");
         return exchange != nullptr;
     }
 
-    // Whether it can be read where it is, in one of these formats; `letter` says which.
+    // Whether it has elements that can be read in place, in one of these formats; `letter` says which. Any strides.
     bool read(nb::handle object, const char* letters) {
-        if (!see(object, letters)) return false;
+        if (!read_trusted(object, letters)) return false;
         if (negated(object)) data = nullptr;
         return data != nullptr;
     }
 
-    // The same, of one that was read before or is newly made.
-    bool see(nb::handle object, const char* letters) {
+    // The same for a tensor that is known not to be a negated view: one that was read before, or is newly made.
+    bool read_trusted(nb::handle object, const char* letters) {
         data = nullptr;
         PyTypeObject* type = Py_TYPE(object.ptr());
         if (!exchange || (type != types[0] && type != types[1])) return false;
@@ -81,11 +84,33 @@ public:
             return false;
         }
         letter = format();
-        if (view.device.type != dlpack::CPU || !letter || !std::strchr(letters, letter) || !contiguous()) return false;
+        if (view.device.type != dlpack::CPU || !letter || !std::strchr(letters, letter)) return false;
+        count = 1;
+        for (std::int32_t i = 0; i < view.axes; ++i) count *= view.shape[i];
         char* const at = static_cast<char*>(view.data) + view.byte_offset;
         const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(at);
-        if (!view.data || address % (view.type.bits / 8) || (address < ANY_OFFSET && freed(object))) return false;
+        if (!count || !view.data || address % (view.type.bits / 8) || (address < ANY_OFFSET && freed(object))) return false;
         data = at;
+        return true;
+    }
+
+    // contiguous where an order is both: sizes of 1 have no order.
+    MemoryOrder order() const {
+        return has_order(MemoryOrder::contiguous)      ? MemoryOrder::contiguous
+               : has_order(MemoryOrder::channels_last) ? MemoryOrder::channels_last
+                                                       : MemoryOrder::strided;
+    }
+    bool has_order(MemoryOrder wanted) const {
+        std::int64_t step = 1;
+        const auto next = [&](std::int32_t axis) {
+            if (view.shape[axis] != 1 && view.strides && view.strides[axis] != step) return false;
+            step *= view.shape[axis];
+            return true;
+        };
+        const bool channels_last = wanted == MemoryOrder::channels_last;
+        if (wanted == MemoryOrder::strided || (channels_last && (view.axes < 3 || !next(1)))) return false;
+        for (std::int32_t axis = view.axes; axis-- > 0;)
+            if (!(channels_last && axis == 1) && !next(axis)) return false;
         return true;
     }
 
@@ -93,9 +118,9 @@ public:
         return sizes.size() == static_cast<std::size_t>(view.axes) && std::equal(sizes.begin(), sizes.end(), view.shape);
     }
 
-    // A view of what must be read with its sign turned, as the imaginary part of a conjugate is: DLPack does not tell.
+    // A view that stands for the negative of its memory, such as the imaginary part of a conjugate. DLPack does not say so.
     static bool negated(nb::handle object) {
-        PyObject* const found = PyObject_CallMethodNoArgs(object.ptr(), negative);
+        PyObject* const found = PyObject_CallMethodNoArgs(object.ptr(), is_neg);
         if (!found) PyErr_Clear();
         const bool is = found != Py_False;
         Py_XDECREF(found);
@@ -115,15 +140,15 @@ public:
 private:
     static inline const dlpack::Exchange* exchange = nullptr;
     static inline PyTypeObject* types[2] = {};
-    static inline PyObject *negative = nullptr, *storage = nullptr, *bytes = nullptr;
-    // Where memory was taken back from a tensor, its address is its offset. No offset is as large as this, and almost no
-    // address is smaller.
+    static inline PyObject *is_neg = nullptr, *untyped_storage = nullptr, *nbytes = nullptr;
+    // The address of a tensor whose storage was freed is its offset. Offsets are smaller than this, and almost all
+    // addresses are larger.
     static constexpr std::uintptr_t ANY_OFFSET = std::uintptr_t{1} << 40;
     dlpack::Tensor view;
 
     static bool freed(nb::handle object) {
-        PyObject* const held = PyObject_CallMethodNoArgs(object.ptr(), storage);
-        PyObject* const size = held ? PyObject_CallMethodNoArgs(held, bytes) : nullptr;
+        PyObject* const held = PyObject_CallMethodNoArgs(object.ptr(), untyped_storage);
+        PyObject* const size = held ? PyObject_CallMethodNoArgs(held, nbytes) : nullptr;
         const bool none = !size || PyObject_IsTrue(size) != 1;
         if (PyErr_Occurred()) PyErr_Clear();
         Py_XDECREF(size);
@@ -137,16 +162,6 @@ private:
         if (type.code == dlpack::FLOAT) return type.bits == 32 ? 'f' : type.bits == 64 ? 'd' : type.bits == 16 ? 'e' : 0;
         if (type.code == dlpack::BFLOAT) return type.bits == 16 ? 'H' : 0;
         return type.code == dlpack::INTEGER && type.bits == 64 ? 'q' : 0;
-    }
-
-    // In order and without gaps; counts the elements.
-    bool contiguous() {
-        count = 1;
-        for (std::int32_t i = view.axes; i-- > 0;) {
-            if (view.shape[i] != 1 && view.strides && view.strides[i] != count) return false;
-            count *= view.shape[i];
-        }
-        return count > 0;
     }
 };
 

@@ -1,7 +1,12 @@
-"""PyTorch layers whose statistics are true: `import truenorm.torch as tnt`."""
+"""PyTorch normalization layers that ignore padding: `import truenorm.torch as tnt`."""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("truenorm.torch: PyTorch is not installed. Install it: pip install 'truenorm[torch]'.") from error
 
 from truenorm.torch import functional
-from truenorm.torch._dispatch import kernels_read_tensors
+from truenorm.torch._kernel import kernels_read_tensors
 from truenorm.torch.layers import (
     BatchNorm1d,
     BatchNorm2d,

@@ -9,127 +9,101 @@ calls. They cost three times an `autograd.Function` to call, so eager mode does 
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from truenorm.core.layout import layout_of
-from truenorm.core.norm import Norm, norm_from_text
-from truenorm.torch._formula import Fixed
+from truenorm.core.mask import packed_norm
+from truenorm.core.norm import norm_from_text
+from truenorm.torch import _compat
+from truenorm.torch._formula import FixedStatistics
+from truenorm.torch._inputs import Ragged
 
-Pieces = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+TENSORS = (
+    "Tensor x, Tensor? weight, Tensor? bias, Tensor? valid, Tensor? lengths, Tensor? offsets, Tensor? sample_weight, "
+    "Tensor? mean, Tensor? var"
+)
+TEXTS = "str norm, str padding"
 
 
-def _eager() -> Any:
+class Arguments(NamedTuple):
+    """The arguments of `normalize`, in the order of its schema."""
+
+    x: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    valid: Tensor | None
+    lengths: Tensor | None
+    offsets: Tensor | None
+    sample_weight: Tensor | None
+    mean: Tensor | None
+    var: Tensor | None
+    norm: str
+    padding: str
+
+    def ragged(self) -> Ragged | None:
+        given = Ragged(self.valid, self.lengths, self.offsets, self.sample_weight)
+        return None if all(one is None for one in given) else given
+
+    def fixed(self) -> FixedStatistics | None:
+        return None if self.mean is None or self.var is None else FixedStatistics(self.mean, self.var)
+
+
+def _dispatch() -> Any:
     from truenorm.torch import _dispatch  # which imports this module
 
     return _dispatch
 
 
 def _refuse_forward_mode() -> None:
-    """torch's library passes over the tangents of an operator without a word, and the derivative would be 0."""
-    if forward_ad._current_level >= 0:
+    """torch's library ignores the tangents of an operator, and the derivative would be 0."""
+    if _compat.in_forward_mode():
         raise RuntimeError(
             "truenorm::normalize: reverse-mode derivatives in a compiled or exported graph, got forward mode. "
             "Call the layer in eager mode."
         )
 
 
-def _told(pieces: Pieces) -> dict[str, Tensor]:
-    names = ("valid", "lengths", "offsets", "sample_weight")
-    return {name: one for name, one in zip(names, pieces, strict=True) if one is not None}
-
-
-@torch.library.custom_op("truenorm::normalize", mutates_args=())
-def normalize(
-    x: Tensor,
-    weight: Optional[Tensor],  # noqa: UP045  (the schema is made from these)
-    bias: Optional[Tensor],  # noqa: UP045
-    valid: Optional[Tensor],  # noqa: UP045
-    lengths: Optional[Tensor],  # noqa: UP045
-    offsets: Optional[Tensor],  # noqa: UP045
-    sample_weight: Optional[Tensor],  # noqa: UP045
-    mean: Optional[Tensor],  # noqa: UP045
-    var: Optional[Tensor],  # noqa: UP045
-    norm: str,
-    padding: str,
-) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("truenorm::normalize", mutates_args=(), schema=f"({TENSORS}, {TEXTS}) -> (Tensor, Tensor)")
+def normalize(*values: Any) -> tuple[Tensor, Tensor]:
     _refuse_forward_mode()
-    told = _told((valid, lengths, offsets, sample_weight))
-    fixed = None if mean is None or var is None else Fixed(mean, var)
-    y, table = _eager().compute(x, norm, weight, bias, told, fixed, padding)
+    a = Arguments(*values)
+    y, table = _dispatch().compute(a.x, a.norm, a.weight, a.bias, a.ragged(), a.fixed(), a.padding)
     if table is None:
-        table = torch.empty(0, dtype=_table_dtype(x), device=x.device)
-    return _laid_out_like(x, y), table.clone()
+        table = torch.empty(0, dtype=_table_dtype(a.x), device=a.x.device)
+    return _with_strides_of(a.x, y), table.clone()
 
 
 @normalize.register_fake
-def _(
-    x: Tensor,
-    weight: Any,
-    bias: Any,
-    valid: Any,
-    lengths: Any,
-    offsets: Any,
-    sample_weight: Any,
-    mean: Any,
-    var: Any,
-    norm: str,
-    padding: str,
-) -> tuple[Tensor, Tensor]:
+def _(*values: Any) -> tuple[Tensor, Tensor]:
     _refuse_forward_mode()
-    y = torch.empty_like(x)
-    shape = (0,) if mean is not None else (*_statistics(norm_from_text(norm), x, offsets), 3)
-    return y, torch.empty(shape, dtype=_table_dtype(x), device=x.device)
+    a = Arguments(*values)
+    shape = (0,) if a.mean is not None else (*_statistics(a), 3)
+    return torch.empty_like(a.x), torch.empty(shape, dtype=_table_dtype(a.x), device=a.x.device)
 
 
-@torch.library.custom_op("truenorm::normalize_backward", mutates_args=())
-def normalize_backward(
-    dy: Tensor,
-    x: Tensor,
-    weight: Optional[Tensor],  # noqa: UP045
-    bias: Optional[Tensor],  # noqa: UP045
-    valid: Optional[Tensor],  # noqa: UP045
-    lengths: Optional[Tensor],  # noqa: UP045
-    offsets: Optional[Tensor],  # noqa: UP045
-    sample_weight: Optional[Tensor],  # noqa: UP045
-    mean: Optional[Tensor],  # noqa: UP045
-    var: Optional[Tensor],  # noqa: UP045
-    table: Tensor,
-    norm: str,
-    padding: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    told = _told((valid, lengths, offsets, sample_weight))
-    fixed = None if mean is None or var is None else Fixed(mean, var)
-    found = _eager().compute_backward(dy, x, norm, weight, bias, told, fixed, padding, table)
-    dx, dweight, dbias = (x.new_empty(0) if one is None else one.contiguous() for one in found)
-    return _laid_out_like(x, dx), dweight, dbias
+@torch.library.custom_op(
+    "truenorm::normalize_backward",
+    mutates_args=(),
+    schema=f"(Tensor dy, Tensor table, {TENSORS}, {TEXTS}) -> (Tensor, Tensor, Tensor)",
+)
+def normalize_backward(dy: Tensor, table: Tensor, *values: Any) -> tuple[Tensor, Tensor, Tensor]:
+    a = Arguments(*values)
+    found = _dispatch().compute_backward(dy, a.x, a.norm, a.weight, a.bias, a.ragged(), a.fixed(), a.padding, table)
+    dx, dweight, dbias = (a.x.new_empty(0) if one is None else one.contiguous() for one in found)
+    return _with_strides_of(a.x, dx), dweight, dbias
 
 
 @normalize_backward.register_fake
-def _(
-    dy: Tensor,
-    x: Tensor,
-    weight: Any,
-    bias: Any,
-    valid: Any,
-    lengths: Any,
-    offsets: Any,
-    sample_weight: Any,
-    mean: Any,
-    var: Any,
-    table: Tensor,
-    norm: str,
-    padding: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dx = torch.empty_like(x)
+def _(dy: Tensor, table: Tensor, *values: Any) -> tuple[Tensor, Tensor, Tensor]:
+    a = Arguments(*values)
     dweight, dbias = (
-        x.new_empty(0) if one is None else torch.empty(one.shape, dtype=one.dtype, device=one.device)
-        for one in (weight, bias)
+        a.x.new_empty(0) if one is None else torch.empty(one.shape, dtype=one.dtype, device=one.device)
+        for one in (a.weight, a.bias)
     )
-    return dx, dweight, dbias
+    return torch.empty_like(a.x), dweight, dbias
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -139,17 +113,17 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _backward(ctx: Any, dy: Tensor, _: Any) -> tuple[Any, ...]:
-    x, weight, bias, *others, table = ctx.saved_tensors
-    found = normalize_backward(dy, x, weight, bias, *others, table, ctx.norm, ctx.padding)
-    gradients = [one if like is not None else None for one, like in zip(found, (x, weight, bias), strict=True)]
+    *tensors, table = ctx.saved_tensors
+    found = normalize_backward(dy, table, *tensors, ctx.norm, ctx.padding)
+    gradients = [one if like is not None else None for one, like in zip(found, tensors, strict=False)]
     return (*gradients, *[None] * 8)
 
 
 normalize.register_autograd(_backward, setup_context=_keep)
 
 
-def _laid_out_like(x: Tensor, values: Tensor) -> Tensor:
-    """Values in the memory format of x, which is what the graph expects."""
+def _with_strides_of(x: Tensor, values: Tensor) -> Tensor:
+    """Values in the memory order of x, which is what the graph expects."""
     like = torch.empty_like(x)
     return values if values.stride() == like.stride() else like.copy_(values)
 
@@ -158,14 +132,12 @@ def _table_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.device.type == "cpu" or x.dtype == torch.float64 else torch.float32
 
 
-def _statistics(norm: Norm, x: Tensor, offsets: Tensor | None) -> tuple[Any, ...]:
-    """The shape of the statistics, which may hold symbols: so not from the cache of views."""
-    from truenorm.core.mask import packed_norm
-
-    shape = tuple(x.shape)
-    if offsets is None:
+def _statistics(a: Arguments) -> tuple[Any, ...]:
+    """The shape of the statistics. It may contain symbols, so the cache of layouts is not used."""
+    norm, shape = norm_from_text(a.norm), tuple(a.x.shape)
+    if a.offsets is None:
         return layout_of.__wrapped__(norm, shape).statistics
     norm, alike = packed_norm(norm, shape)
     if alike:
         return layout_of.__wrapped__(norm, shape).statistics
-    return (offsets.shape[0] - 1, *layout_of.__wrapped__(norm, (1, *shape)).statistics[1:])
+    return (a.offsets.shape[0] - 1, *layout_of.__wrapped__(norm, (1, *shape)).statistics[1:])

@@ -1,42 +1,54 @@
 """`torch.nn.functional`'s normalizations, with torch's signatures and four arguments more.
 
     valid=          booleans: x without its channel axis, or the rank of x
-    lengths=        (b,): the first lengths[b] positions of sample b are real
+    lengths=        (b,): the first lengths[b] positions of sample b are valid
     offsets=        x is packed, (rows, c): sample i is the rows offsets[i] to offsets[i + 1]
     sample_weight=  how often a position counts in the statistics
 
-`input` may also be a nested tensor (jagged) or a PackedSequence; what is returned has its form. Without any of this
-they compute what torch computes: on the CPU with the compiled kernels, elsewhere with torch's own operators.
+`input` may also be a nested tensor (jagged) or a PackedSequence; the result has the same form. Without any of this they
+compute what torch computes: on the CPU with the compiled kernels, elsewhere with torch's own operators.
+
+Each public function unpacks its input and calls the function of the layer, which has the checks and the running
+statistics of this norm. `_dispatch.run` chooses who computes.
 """
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as torch_functional
 
-from truenorm.core import norm as spec
+from truenorm.core import norm as recipes
 from truenorm.core.inputs import PADDINGS, Padding
 from truenorm.core.norm import Norm, text_of
-from truenorm.torch import _running as statistics
-from truenorm.torch._dispatch import normalize, usual_call
-from truenorm.torch._formula import Fixed
-from truenorm.torch._inputs import Opened, may_look, opened
+from truenorm.torch import _running
+from truenorm.torch._dispatch import Moments, Norms, run
+from truenorm.torch._formula import FixedStatistics
+from truenorm.torch._inputs import (
+    Input,
+    LengthsLike,
+    MaskLike,
+    UnpackedInput,
+    WeightLike,
+    unpack,
+    values_are_readable,
+)
+from truenorm.torch._kernel import table_of
 
 OnSingle = Literal["error", "running"]
-Norms = tuple[str, str]  # with channels second, and with channels last; as `spec.text_of` writes them
+# A normalization of x (b, c, ...), and of packed rows (rows, c).
+NormPair = tuple[Norms, Norms]
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def batch_norm(
-    input: Any,
+    input: Input,
     running_mean: Tensor | None,
     running_var: Tensor | None,
     weight: Tensor | None = None,
@@ -45,24 +57,36 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
     *,
-    valid: Any = None,
-    lengths: Any = None,
-    offsets: Any = None,
-    sample_weight: Any = None,
+    valid: MaskLike | None = None,
+    lengths: LengthsLike | None = None,
+    offsets: LengthsLike | None = None,
+    sample_weight: WeightLike | None = None,
     padding: Padding = "zero",
     on_single: OnSingle = "error",
-) -> Any:
-    """Batch normalization over the real values of each channel (axis 1; the last axis of packed rows)."""
-    form = opened(input, valid, lengths, offsets, sample_weight, sequences=False)
-    _check_choices(padding, on_single)
-    y, _ = batch_norm_of(
-        form, running_mean, running_var, weight, bias, training, momentum, eps, padding, on_single, None, _batch(eps)
+) -> Input:
+    """Batch normalization over the valid values of each channel (axis 1; the last axis of packed rows)."""
+    check_options(padding, on_single)
+    unpacked = unpack(input, valid, lengths, offsets, sample_weight)
+    y, _ = run_batch_norm(
+        unpacked,
+        running_mean,
+        running_var,
+        weight,
+        bias,
+        training,
+        momentum,
+        eps,
+        padding,
+        on_single,
+        None,
+        batch_norms(eps),
     )
-    return form.close(y)
+    found: Input = _repack(unpacked, y)
+    return found
 
 
-def batch_norm_of(
-    form: Opened,
+def run_batch_norm(
+    input: UnpackedInput,
     running_mean: Tensor | None,
     running_var: Tensor | None,
     weight: Tensor | None,
@@ -73,206 +97,185 @@ def batch_norm_of(
     padding: Padding,
     on_single: OnSingle,
     counter: Tensor | None,
-    norms: Norms,
+    norms: NormPair,
 ) -> tuple[Tensor, int]:
-    """y, and what became of the running statistics: see `statistics.update`."""
-    x, told = form.x, form.told
+    """y, and what was done to the running statistics: see `_running`."""
+    x = input.x
+    axes = x.shape
+    shape = (axes[-1 if input.packed else 1] if len(axes) > 1 else -1,)
+
+    def operator() -> Tensor:
+        return torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, float(momentum), eps)
+
+    norm = norms[1] if input.packed or x.dim() == 2 else norms[0]
     if training and eps <= 0:
         raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
-    channels = _channels(form)
-    norm, last = norms
-    norm = last if form.packed or x.dim() == 2 else norm
     if (running_mean is None) != (running_var is None):
-        if told:
+        if input.ragged is not None:
             raise ValueError("batch_norm: running_mean and running_var both, or neither, got one of them.")
-        return torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, 0.0, eps), 0  # raises
-    if training and (call := usual_call(x, norm, weight, bias, told, padding)) is not None:
-        several = call.native.real_elements > channels
-        if several and running_mean is None and running_var is None:
-            if counter is not None:  # as torch does
-                counter.add_(1)
-            return call.run(x, weight, bias), statistics.NOTHING
-        kept = running_mean is not None and running_var is not None
-        if several and kept and running_mean.shape == (channels,) == running_var.shape:  # type: ignore[union-attr]
-            y = call.run(x, weight, bias)
-            if statistics.recomputing():
-                return y, statistics.NOTHING
-            return y, statistics.update_from(call, running_mean, running_var, momentum, counter)  # type: ignore[arg-type]
-    if _theirs(form) or not _usual(form, channels, eps, weight, bias, running_mean, running_var):
-        factor = float(momentum)
-        y = torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, factor, eps)
-        moved = training and running_mean is not None
-        if moved and counter is not None:
-            counter.add_(1)
-        return y, statistics.MOVED if moved else statistics.NOTHING
+        return operator(), _running.NOTHING  # raises
 
-    def with_running() -> Tensor:
+    def with_running_statistics() -> Tensor:
         if running_mean is None or running_var is None:
             raise ValueError("batch_norm: running_mean and running_var where it is not training, got None.")
-        fixed = Fixed(running_mean, running_var)
-        return normalize(x, norm, weight, bias, told, fixed=fixed, padding=padding, last=last)[0]
+        fixed = FixedStatistics(running_mean, running_var)
+        return run(input, norm, weight, bias, padding, shape, operator, fixed, (), eps)[0]
 
     if not training:
-        return with_running(), statistics.NOTHING
-    fallback = on_single == "running" and running_mean is not None
-    if not told:
-        if fallback and x.numel() == channels:
-            return with_running(), statistics.NOTHING
-        torch_functional._verify_batch_size(x.size() if not form.packed else [len(x), channels])  # type: ignore[attr-defined]
-    y, table = normalize(x, norm, weight, bias, told, padding=padding, last=last)
-    assert table is not None
-    if _single(form, table):
-        if fallback:
-            return with_running(), statistics.NOTHING
-        raise ValueError(
-            f"Expected more than 1 value per channel when training, got input size {x.size()} with 1 valid"
-        )
-    done = statistics.NOTHING
-    if running_mean is not None and running_var is not None and not statistics.recomputing():
-        done = statistics.update(table, running_mean, running_var, momentum, counter)
-    return y, done
+        return with_running_statistics(), _running.NOTHING
+    y, moments = run(input, norm, weight, bias, padding, shape, operator, None, (running_mean, running_var), eps)
+    if moments is None:  # torch's operator has updated the running statistics
+        moved = running_mean is not None
+        if moved and counter is not None:
+            counter.add_(1)
+        return y, _running.MOVED if moved else _running.NOTHING
+    if (isinstance(moments, Tensor) or moments.max_count <= 1) and (most := _max_count(input, moments)) <= 1:
+        if most == 1 and on_single == "running" and running_mean is not None:
+            return with_running_statistics(), _running.NOTHING
+        if most == 1:
+            _refuse_single(input, operator)
+        elif input.ragged is not None and input.ragged.valid is not None and x.numel():
+            _warn_of_empty_mask()
+    if running_mean is None or running_var is None:
+        if counter is not None:  # as torch does
+            counter.add_(1)
+        return y, _running.NOTHING
+    if not isinstance(moments, Tensor):
+        done = _running.update_from_call(moments, running_mean, running_var, momentum, counter)
+        if done != _running.UNWRITABLE:
+            return y, done
+        if running_mean.numel() != shape[0] or running_var.numel() != shape[0]:
+            _refuse_channels(input, shape[0], running_mean, running_var, operator)
+        moments = table_of(moments)
+    elif _running.recomputing():
+        return y, _running.NOTHING
+    return y, _running.update(moments, running_mean, running_var, momentum, counter)
 
 
 def layer_norm(
-    input: Any,
+    input: Input,
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *,
-    valid: Any = None,
-    lengths: Any = None,
-    offsets: Any = None,
-    sample_weight: Any = None,
+    valid: MaskLike | None = None,
+    lengths: LengthsLike | None = None,
+    offsets: LengthsLike | None = None,
+    sample_weight: WeightLike | None = None,
     padding: Padding = "zero",
-) -> Any:
+) -> Input:
     """Layer normalization of each position over its last axes."""
-    _check_choices(padding)
+    check_options(padding)
     shape = tuple(normalized_shape)
-    norm = _layer(len(shape), eps, True) if shape and eps >= 0 else ""
-    return layer_norm_of(
-        opened(input, valid, lengths, offsets, sample_weight, rows_only=True), shape, weight, bias, eps, padding, norm
-    )
+    unpacked = unpack(input, valid, lengths, offsets, sample_weight, rows_only=True)
+    y = run_layer_norm(unpacked, shape, weight, bias, eps, padding, row_norm(len(shape), eps, True))
+    found: Input = _repack(unpacked, y)
+    return found
 
 
-def layer_norm_of(
-    form: Opened,
+def run_layer_norm(
+    input: UnpackedInput,
     shape: tuple[int, ...],
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
     padding: Padding,
-    norm: str,
-) -> Any:
-    """`layer_norm` of what is opened."""
-    call = usual_call(form.x, norm, weight, bias, form.told, padding)
-    if call is not None and call.covers(shape):
-        return form.close(call.run(form.x, weight, bias))
-    if _theirs(form) or not _usual_last(form, shape, eps, weight, bias):
-        return form.close(torch_functional.layer_norm(form.x, shape, weight, bias, eps))
-    y, _ = normalize(form.x, norm, weight, bias, form.told, padding=padding, moments=False)
-    return form.close(y)
+    norm: Norms,
+) -> Tensor:
+    def operator() -> Tensor:
+        return torch_functional.layer_norm(input.x, shape, weight, bias, eps)
+
+    return run(input, norm, weight, bias, padding, shape, operator, None, (), eps, by_channel=False)[0]
 
 
 def rms_norm(
-    input: Any,
+    input: Input,
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
     eps: float | None = None,
     *,
-    valid: Any = None,
-    lengths: Any = None,
-    offsets: Any = None,
-    sample_weight: Any = None,
+    valid: MaskLike | None = None,
+    lengths: LengthsLike | None = None,
+    offsets: LengthsLike | None = None,
+    sample_weight: WeightLike | None = None,
     padding: Padding = "zero",
-) -> Any:
+) -> Input:
     """RMS normalization of each position over its last axes. eps None: torch's choice, by the dtype."""
-    _check_choices(padding)
+    check_options(padding)
     shape = tuple(normalized_shape)
-    norm = _layer(len(shape), eps, False) if shape and eps is not None and eps >= 0 else None
-    return rms_norm_of(
-        opened(input, valid, lengths, offsets, sample_weight, rows_only=True), shape, weight, eps, padding, norm
-    )
+    unpacked = unpack(input, valid, lengths, offsets, sample_weight, rows_only=True)
+    y = run_rms_norm(unpacked, shape, weight, eps, padding, rms_norms(len(shape), eps))
+    found: Input = _repack(unpacked, y)
+    return found
 
 
-def rms_norm_of(
-    form: Opened, shape: tuple[int, ...], weight: Tensor | None, eps: float | None, padding: Padding, norm: str | None
-) -> Any:
-    """`rms_norm` of what is opened."""
-    if norm is None:
-        norm = _layer(len(shape), _rms_eps(form.x.dtype), False) if eps is None and shape else ""
-    call = usual_call(form.x, norm, weight, None, form.told, padding)
-    if call is not None and call.covers(shape):
-        return form.close(call.run(form.x, weight, None))
-    if _theirs(form) or not _usual_last(form, shape, eps, weight):
-        return form.close(torch_functional.rms_norm(form.x, shape, weight, eps))
-    y, _ = normalize(form.x, norm, weight, None, form.told, padding=padding, moments=False)
-    return form.close(y)
+def run_rms_norm(
+    input: UnpackedInput,
+    shape: tuple[int, ...],
+    weight: Tensor | None,
+    eps: float | None,
+    padding: Padding,
+    norms: tuple[Norms, Norms],
+) -> Tensor:
+    def operator() -> Tensor:
+        return torch_functional.rms_norm(input.x, shape, weight, eps)
 
-
-def _rms_eps(dtype: torch.dtype) -> float:
-    """Half and bfloat16 are summed in float32, and take its eps."""
-    return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
+    norm = norms[1] if input.x.dtype is torch.float64 else norms[0]
+    return run(input, norm, weight, None, padding, shape, operator, None, (), eps, by_channel=False)[0]
 
 
 def group_norm(
-    input: Any,
+    input: Input,
     num_groups: int,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *,
-    valid: Any = None,
-    lengths: Any = None,
-    offsets: Any = None,
-    sample_weight: Any = None,
+    valid: MaskLike | None = None,
+    lengths: LengthsLike | None = None,
+    offsets: LengthsLike | None = None,
+    sample_weight: WeightLike | None = None,
     padding: Padding = "zero",
-) -> Any:
-    """Group normalization of each sample, over its real positions and the channels of a group."""
-    _check_choices(padding)
-    norms = _group(num_groups, eps) if num_groups > 0 and eps >= 0 else ("", "")
-    return group_norm_of(
-        opened(input, valid, lengths, offsets, sample_weight, sequences=True),
-        num_groups,
-        weight,
-        bias,
-        eps,
-        padding,
-        norms,
-    )
+) -> Input:
+    """Group normalization of each sample, over its valid positions and the channels of a group."""
+    check_options(padding)
+    unpacked = unpack(input, valid, lengths, offsets, sample_weight, sequences=True)
+    y = run_group_norm(unpacked, num_groups, weight, bias, eps, padding, group_norms(num_groups, eps))
+    found: Input = _repack(unpacked, y)
+    return found
 
 
-def group_norm_of(
-    form: Opened,
+def run_group_norm(
+    input: UnpackedInput,
     num_groups: int,
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
     padding: Padding,
-    norms: Norms,
-) -> Any:
-    """`group_norm` of what is opened."""
-    x = form.x
-    channels = _channels(form)
-    call = usual_call(x, norms[0], weight, bias, form.told, padding)
-    several = channels > num_groups if form.told else x.numel() > x.shape[0] * num_groups
-    if call is not None and several:  # else there may be an error to say
-        return form.close(call.run(x, weight, bias))
-    if form.told and num_groups > 0 and channels % num_groups:
-        raise ValueError(f"num_groups: divides the channels of x, got {num_groups} for {channels}.")
-    if _theirs(form) or num_groups <= 0 or channels % num_groups or not _usual(form, channels, eps, weight, bias):
-        return form.close(torch_functional.group_norm(x, num_groups, weight, bias, eps))
-    if not form.told:
-        sizes = [x.size(0) * x.size(1) // num_groups, num_groups, *x.size()[2:]]
-        torch_functional._verify_batch_size(sizes)  # type: ignore[attr-defined]
-    norm, last = norms
-    y, table = normalize(x, last if form.packed else norm, weight, bias, form.told, padding=padding, last=last)
-    _check_not_single(form, table)
-    return form.close(y)
+    norms: NormPair,
+) -> Tensor:
+    axes = input.x.shape
+    channels = axes[-1 if input.packed else 1] if len(axes) > 1 else -1
+
+    def operator() -> Tensor:
+        return torch_functional.group_norm(input.x, num_groups, weight, bias, eps)
+
+    norm = norms[1] if input.packed else norms[0]
+    if num_groups > 0 and channels % num_groups:
+        if input.ragged is not None:
+            raise ValueError(f"num_groups: divides the channels of x, got {num_groups} for {channels}.")
+        return operator()  # raises
+    y, moments = run(input, norm, weight, bias, padding, (channels,), operator, None, (), eps)
+    if moments is None or (not isinstance(moments, Tensor) and moments.max_count > 1):
+        return y
+    if _max_count(input, moments) == 1 and (input.ragged is not None or len(input.x) == 1):
+        _refuse_single(input, operator)
+    return y
 
 
 def instance_norm(
-    input: Any,
+    input: Input,
     running_mean: Tensor | None = None,
     running_var: Tensor | None = None,
     weight: Tensor | None = None,
@@ -281,17 +284,17 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
     *,
-    valid: Any = None,
-    lengths: Any = None,
-    offsets: Any = None,
-    sample_weight: Any = None,
+    valid: MaskLike | None = None,
+    lengths: LengthsLike | None = None,
+    offsets: LengthsLike | None = None,
+    sample_weight: WeightLike | None = None,
     padding: Padding = "zero",
-) -> Any:
-    """Instance normalization of each sample and channel, over its real positions."""
-    form = opened(input, valid, lengths, offsets, sample_weight, sequences=True)
-    _check_choices(padding)
-    y, _ = instance_norm_of(
-        form,
+) -> Input:
+    """Instance normalization of each sample and channel, over its valid positions."""
+    check_options(padding)
+    unpacked = unpack(input, valid, lengths, offsets, sample_weight, sequences=True)
+    y, _ = run_instance_norm(
+        unpacked,
         running_mean,
         running_var,
         weight,
@@ -300,14 +303,15 @@ def instance_norm(
         momentum,
         eps,
         padding,
-        _instance(eps),
-        _batch(eps),
+        instance_norms(eps),
+        batch_norms(eps),
     )
-    return form.close(y)
+    found: Input = _repack(unpacked, y)
+    return found
 
 
-def instance_norm_of(
-    form: Opened,
+def run_instance_norm(
+    input: UnpackedInput,
     running_mean: Tensor | None,
     running_var: Tensor | None,
     weight: Tensor | None,
@@ -316,137 +320,156 @@ def instance_norm_of(
     momentum: float,
     eps: float,
     padding: Padding,
-    norms: Norms,
-    fixed_norms: Norms,
+    norms: NormPair,
+    fixed_norms: NormPair,
 ) -> tuple[Tensor, int]:
-    """y, and what became of the running statistics. fixed_norms: for these, which are the same for every sample."""
-    x, told = form.x, form.told
-    channels = _channels(form)
-    if _theirs(form) or not _usual(form, channels, eps, weight, bias, running_mean, running_var):
-        y = torch_functional.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
-        return y, statistics.NOTHING
+    """y, and what was done to the running statistics. fixed_norms: for these, which all samples share."""
+    axes = input.x.shape
+    channels = axes[-1 if input.packed else 1] if len(axes) > 1 else -1
+
+    def operator() -> Tensor:
+        return torch_functional.instance_norm(
+            input.x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+        )
+
+    fixed = None
     if not use_input_stats:
         if running_mean is None or running_var is None:
             raise RuntimeError("Expected running_mean and running_var to be defined when use_input_stats is false")
-        norm, last = fixed_norms
-        fixed = Fixed(running_mean, running_var)
-        y, _ = normalize(x, last if form.packed else norm, weight, bias, told, fixed=fixed, padding=padding, last=last)
-        return y, statistics.NOTHING
-    if not told and not form.packed:
-        torch_functional._verify_spatial_size(x.size())  # type: ignore[attr-defined]
-    norm, last = norms
-    y, table = normalize(x, last if form.packed else norm, weight, bias, told, padding=padding, last=last)
-    _check_not_single(form, table)
-    done = statistics.NOTHING
-    if running_mean is not None and running_var is not None and not statistics.recomputing():
-        assert table is not None
-        done = statistics.update(statistics.averaged(table), running_mean, running_var, momentum)
-    return y, done
+        fixed, norms = FixedStatistics(running_mean, running_var), fixed_norms
+    norm = norms[1] if input.packed else norms[0]
+    buffers = (running_mean, running_var)
+    y, moments = run(input, norm, weight, bias, padding, (channels,), operator, fixed, buffers, eps)
+    if moments is None:
+        return y, _running.NOTHING
+    if (isinstance(moments, Tensor) or moments.max_count <= 1) and _max_count(input, moments) == 1:
+        _refuse_single(input, operator)
+    if running_mean is None or running_var is None or _running.recomputing():
+        return y, _running.NOTHING
+    if running_mean.numel() != channels or running_var.numel() != channels:
+        _refuse_channels(input, channels, running_mean, running_var, operator)
+    table = moments if isinstance(moments, Tensor) else table_of(moments)
+    table = _running.average_samples(table.reshape(-1, channels, 3))
+    return y, _running.update(table, running_mean, running_var, momentum)
 
 
 # ---- shared ----
 
 
-def _theirs(form: Opened) -> bool:
-    """Whether torch's own operator is the one to call: off the CPU, in other layouts and for tracers of torch's own
-    operators, where nothing is told."""
-    if form.told or form.packed:
-        return False
-    x = form.x
-    if not x.is_cpu or x.is_nested or x.layout != torch.strided or torch._C._get_tracing_state() is not None:
-        return True
-    return torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export()
+def _repack(input: UnpackedInput, y: Tensor) -> Any:
+    return y if input.repack is None else input.repack(y)
 
 
-def _channels(form: Opened) -> int:
-    x = form.x
-    return x.shape[-1 if form.packed else 1] if x.dim() > 1 else -1
+def _max_count(input: UnpackedInput, moments: Moments) -> int:
+    """The number of valid values of the statistic that has most; 2, as good as many, if that cannot be known."""
+    ragged = input.ragged
+    if ragged is not None and ragged.sample_weight is not None:
+        return 2
+    if not isinstance(moments, Tensor):
+        return int(moments.max_count)
+    if ragged is None:
+        statistics = moments.numel() // 3
+        return input.x.numel() // statistics if statistics else 2
+    if not values_are_readable(moments) or not moments.numel():
+        return 2
+    return int(moments[..., 0].max())
 
 
-def _usual(form: Opened, channels: int, eps: float, *parameters: Tensor | None) -> bool:
-    """Whether the arguments fit each other. Where they do not and nothing is told, torch knows what to say."""
-    _check_eps(form, eps)
-    told = bool(form.told) or form.packed
-    for one in parameters:
-        if one is not None and one.shape != (channels,):
-            if told:
-                raise ValueError(f"x: as many channels as the layer has, {one.numel()}, got {channels}.")
-            return False
-    if told:
-        return True
-    return channels >= 0 and eps >= 0 and form.x.is_floating_point()
+def _refuse_single(input: UnpackedInput, operator: Callable[[], Tensor]) -> None:
+    """One value per channel has no variance."""
+    if input.ragged is None and not input.packed:
+        operator()  # raises
+    valid = "" if input.ragged is None else " with 1 valid"
+    raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.x.size()}{valid}")
 
 
-def _usual_last(form: Opened, shape: tuple[int, ...], eps: float | None, *parameters: Tensor | None) -> bool:
-    x = form.x
-    _check_eps(form, eps)
-    if not shape or x.shape[-len(shape) :] != shape or not (eps is None or eps >= 0):
-        return False
-    for one in parameters:
-        if one is not None and one.shape != shape:
-            return False
-    return x.is_floating_point()
+def _refuse_channels(
+    input: UnpackedInput, channels: int, mean: Tensor, var: Tensor, operator: Callable[[], Tensor]
+) -> None:
+    """Running statistics of another number of channels."""
+    if input.ragged is None and not input.packed:
+        operator()  # raises
+    wrong = mean if mean.numel() != channels else var
+    raise ValueError(f"x: as many channels as the layer has, {wrong.numel()}, got {channels}.")
 
 
-def _check_eps(form: Opened, eps: float | None) -> None:
-    if (form.told or form.packed) and eps is not None and not 0 <= eps < math.inf:
-        raise ValueError(f"eps: finite and >= 0, got {eps}.")
+_warned = False
 
 
-def _single(form: Opened, table: Tensor | NDArray[Any]) -> bool:
-    """Whether no statistic has more than one real value, as far as that may be looked at."""
-    if not form.told or "sample_weight" in form.told or (isinstance(table, Tensor) and not may_look(table)):
-        return False
-    counts = table[..., 0]
-    return 0 not in counts.shape and float(counts.max()) == 1
-
-
-def _check_not_single(form: Opened, table: Tensor | NDArray[Any] | None) -> None:
-    if table is not None and _single(form, table):
-        raise ValueError(
-            f"Expected more than 1 value per channel when training, got input size {form.x.size()} with 1 valid"
+def _warn_of_empty_mask() -> None:
+    """Once in a process."""
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "valid: True somewhere in a training batch, got True nowhere. The running statistics stay as they are. "
+            "True means valid: a mask such as key_padding_mask has to be inverted.",
+            stacklevel=2,
         )
 
 
-def _check_choices(padding: str = "zero", on_single: str = "error") -> None:
+def check_options(padding: str = "zero", on_single: str = "error") -> None:
     if padding not in PADDINGS:
         raise ValueError(f"padding: {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
     if on_single not in get_args(OnSingle):
         raise ValueError(f"on_single: {' or '.join(map(repr, get_args(OnSingle)))}, got {on_single!r}.")
 
 
-# Normalizations as text: with channels second, and with channels last.
+# ---- normalizations as text ----
 
 
 def _constant(make: Callable[P, R]) -> Callable[P, R]:
-    """Made once for the same arguments; a graph that is compiled takes the result as it is."""
+    """Made once for the same arguments; a compiled graph takes the result as a constant."""
     cached: Any = lru_cache(maxsize=256)(make)
 
     def constant(*args: P.args, **kwargs: P.kwargs) -> R:
         found: R = cached(*args, **kwargs)
         return found
 
-    marked: Callable[P, R] = torch.compiler.assume_constant_result(constant)  # type: ignore[no-untyped-call]
+    mark: Any = torch.compiler.assume_constant_result
+    marked: Callable[P, R] = mark(constant)
     return marked
 
 
-@_constant
-def _batch(eps: float) -> tuple[str, str]:
-    return text_of(spec.batch("second", eps=eps)), text_of(spec.batch(eps=eps))
+def _pair(make: Callable[[recipes.Channels], Norm]) -> NormPair:
+    """Empty if the arguments make no sense."""
+    try:
+        second, last = text_of(make("second")), text_of(make("last"))
+    except ValueError:
+        second, last = "", ""
+    return (second, last), (last, None)
 
 
 @_constant
-def _instance(eps: float) -> tuple[str, str]:
-    return text_of(spec.instance("second", eps=eps)), text_of(spec.instance(eps=eps))
+def batch_norms(eps: float) -> NormPair:
+    return _pair(lambda channels: recipes.batch(channels, eps=eps))
 
 
 @_constant
-def _group(groups: int, eps: float) -> tuple[str, str]:
-    return text_of(spec.group(groups, "second", eps=eps)), text_of(spec.group(groups, eps=eps))
+def instance_norms(eps: float) -> NormPair:
+    return _pair(lambda channels: recipes.instance(channels, eps=eps))
 
 
 @_constant
-def _layer(axes: int, eps: float, center: bool) -> str:
+def group_norms(groups: int, eps: float) -> NormPair:
+    return _pair(lambda channels: recipes.group(groups, channels, eps=eps))
+
+
+@_constant
+def row_norm(axes: int, eps: float, center: bool) -> Norms:
     """Over the last so many axes, with a weight for each of their elements."""
     names = " ".join([*(f"n{i}" for i in range(1, axes)), "c"])
-    return text_of(Norm(f"... [{names}]", eps=eps, center=center, affine=None if axes == 1 else names))
+    try:
+        norm = Norm(f"... [{names}]", eps=eps, center=center, affine=None if axes == 1 else names)
+    except ValueError:
+        return "", None
+    return text_of(norm) if axes else "", None
+
+
+def rms_norms(axes: int, eps: float | None) -> tuple[Norms, Norms]:
+    """Of float32 and of float64. Without eps it is torch's choice: half and bfloat16 are summed in float32."""
+    if eps is not None:
+        norm = row_norm(axes, eps, False)
+        return norm, norm
+    narrow, wide = (float(torch.finfo(dtype).eps) for dtype in (torch.float32, torch.float64))
+    return row_norm(axes, narrow, False), row_norm(axes, wide, False)

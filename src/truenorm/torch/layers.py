@@ -1,9 +1,9 @@
 """torch's normalization layers with four arguments more: `layer(x, valid=, lengths=, offsets=, sample_weight=)`.
 
-Each subclasses torch's own: constructor, attributes, `repr`, `state_dict` and errors are torch's, and without the four
-arguments so are the numbers. What differs, and why, is listed in docs/torch.md.
+Each subclasses torch's own: constructor, attributes, `state_dict` and errors are torch's, and without the four
+arguments so are the numbers. The differences, and the reasons for them, are listed in docs/torch.md.
 
-    padding     what stands where nothing is real: "zero", or "keep" x as it is
+    padding     the output where nothing is valid: "zero", or "keep" x as it is
     on_single   batch norm in training with one value a channel: torch's "error", or the "running" statistics
 """
 
@@ -12,70 +12,81 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from truenorm.core.inputs import Padding
-from truenorm.core.norm import Norm, text_of
-from truenorm.torch import _running as statistics
-from truenorm.torch import functional
-from truenorm.torch._dispatch import normalize
-from truenorm.torch._formula import Fixed
-from truenorm.torch._inputs import opened
-from truenorm.torch.functional import OnSingle
+from truenorm.core.norm import Norm, as_norm, text_of
+from truenorm.torch import _running, functional
+from truenorm.torch._dispatch import Norms, run
+from truenorm.torch._formula import FixedStatistics
+from truenorm.torch._inputs import Input, LengthsLike, MaskLike, UnpackedInput, WeightLike, unpack
+from truenorm.torch._kernel import table_of
+from truenorm.torch.functional import NormPair, OnSingle
 
 LOW = (torch.float16, torch.bfloat16)
+TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+State = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]  # of these names
 
 
-class _Kept:
-    """A parameter or buffer, read where torch keeps it.
+class _RaggedLayer:
+    """What all layers share: the options, how they print, and the normalization as text.
 
-    torch's own layers look for it in the usual places first, which fails with an error that is thrown away: each time a
-    hundredth of a small layer's step or two. What is there by that name all the same, in the layer or in a subclass,
-    comes before this.
+    The text is made when an attribute changes on which it depends, not when it is used: a graph compiled for changing
+    shapes makes symbols of numbers, but not of text.
     """
 
-    def __init__(self, place: str) -> None:
-        self.place = place
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, layer: Any, owner: type) -> Any:
-        try:
-            return layer.__dict__[self.place][self.name]
-        except (AttributeError, KeyError):
-            raise AttributeError(f"type object {owner.__name__!r} has no attribute {self.name!r}") from None
-
-
-class _Padded:
-    """What all layers share: the options, how they show, and the normalization as text.
-
-    The text is made when an attribute changes that it depends on, not when it is used: a graph that is compiled for
-    shapes that change takes numbers for symbols, and text for text.
-    """
-
-    weight: Any = _Kept("_parameters")
-    bias: Any = _Kept("_parameters")
     padding: Padding
     _norms: Any
     _make_norms: Callable[[], Any]  # each layer has its own
+    _parameters: dict[str, Any]
+    _has_properties: ClassVar[bool] = False  # whether a subclass computes one of TENSORS
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            input: Input,
+            valid: MaskLike | None = None,
+            lengths: LengthsLike | None = None,
+            offsets: LengthsLike | None = None,
+            sample_weight: WeightLike | None = None,
+        ) -> Input: ...
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._has_properties = any(hasattr(cls, name) for name in TENSORS)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("padding", "on_single"):
-            functional._check_choices(**{name: value})
+            functional.check_options(**{name: value})
         super().__setattr__(name, value)
         if name in ("eps", "num_groups", "normalized_shape", "norm"):
             try:
                 self.__dict__["_norms"] = self._make_norms()
-            except (AttributeError, ValueError):  # not all of them are there yet, or torch will refuse them
-                self.__dict__["_norms"] = ("", "")
+            except AttributeError:  # not all of them are set yet
+                self.__dict__["_norms"] = None
+
+    def _affine(self) -> tuple[Tensor | None, Tensor | None]:
+        """weight and bias. `self.weight` takes ten times as long as torch's dictionary in which it ends up."""
+        if not self._has_properties:
+            parameters = self._parameters
+            try:
+                return parameters["weight"], parameters.get("bias")
+            except KeyError:  # a parametrization, or a plain attribute
+                pass
+        layer: Any = self
+        return layer.weight, getattr(layer, "bias", None)
+
+    def _get_name(self) -> str:
+        return f"truenorm.{type(self).__name__}"
 
     def extra_repr(self) -> str:
-        """torch's own, and what is not the default."""
-        own: str = super().extra_repr()  # type: ignore[misc]
+        """torch's own, and the options that are not the default."""
+        layer: Any = super()
+        own: str = layer.extra_repr()
         return own + "".join(
             f", {name}={value!r}"
             for name, default in (("padding", "zero"), ("on_single", "error"))
@@ -83,233 +94,291 @@ class _Padded:
         )
 
 
-class _Tracked(_Padded):
-    """Layers that keep running statistics: in at least float32, and never false ones."""
+class _TrackingLayer(_RaggedLayer):
+    """Layers with running statistics: in at least float32, and never from a batch that is not finite."""
 
-    # Of torch's classes, which come behind this one.
+    # Of torch's classes, which follow this one in the order of inheritance.
     training: bool
     momentum: float | None
     eps: float
     affine: bool
     track_running_stats: bool
     num_features: int
-    running_mean: Any = _Kept("_buffers")
-    running_var: Any = _Kept("_buffers")
-    num_batches_tracked: Any = _Kept("_buffers")
     _buffers: dict[str, Tensor | None]
     _check_input_dim: Callable[[Tensor], None]
 
-    skipped_batches: int = 0  # whose statistics were not finite, and so were not taken over
+    skipped_batches: int = 0  # because their statistics were not finite
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """`.half()` and `.to(bfloat16)` leave the statistics' precision alone: in bfloat16 they would stall."""
+        """`.half()` and `.to(bfloat16)` do not change the precision of the statistics: in bfloat16 they would stall."""
         buffers = self._buffers
         before = {name: buffers.get(name) for name in ("running_mean", "running_var")}
-        result = super()._apply(fn, recurse)  # type: ignore[misc]
+        module: Any = super()
+        result = module._apply(fn, recurse)
         for name, old in before.items():
             new = buffers.get(name)
             if old is not None and new is not None and new.dtype in LOW and old.dtype not in LOW:
                 buffers[name] = old.to(new.device)
         return result
 
-    def _factor(self) -> float | Tensor:
-        """The weight of the new batch."""
+    def _state(self) -> State:
+        """weight, bias, running_mean, running_var and num_batches_tracked: see `_affine`."""
+        if not self._has_properties:
+            parameters, buffers = self._parameters, self._buffers
+            try:
+                return (
+                    parameters["weight"],
+                    parameters["bias"],
+                    buffers["running_mean"],
+                    buffers["running_var"],
+                    buffers["num_batches_tracked"],
+                )
+            except KeyError:
+                pass
+        layer: Any = self
+        return layer.weight, layer.bias, layer.running_mean, layer.running_var, layer.num_batches_tracked
+
+    def _weight_of_batch(self, counter: Tensor | None) -> float | Tensor:
+        """`momentum`; None is a cumulative average."""
         if self.momentum is not None:
             return self.momentum
-        return 0.0 if self.num_batches_tracked is None else 1.0 / (self.num_batches_tracked.double() + 1.0)
-
-    def _note(self, done: int) -> None:
-        if done == statistics.NOT_FINITE:
-            self.skipped_batches += 1
+        return 0.0 if counter is None else 1.0 / (counter.double() + 1.0)
 
 
-class _BatchNorm(_Tracked):
+class _BatchNorm(_TrackingLayer):
     on_single: OnSingle
 
-    def _make_norms(self) -> Any:
-        return functional._batch(self.eps)
+    def _make_norms(self) -> NormPair:
+        return functional.batch_norms(self.eps)
 
     def __init__(self, *args: Any, padding: Padding = "zero", on_single: OnSingle = "error", **kwargs: Any) -> None:
-        functional._check_choices(padding, on_single)
+        functional.check_options(padding, on_single)
         super().__init__(*args, **kwargs)
         self.padding, self.on_single = padding, on_single
 
     def forward(
-        self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
-    ) -> Any:
-        form = opened(input, valid, lengths, offsets, sample_weight, sequences=False)
-        self._check_input_dim(form.x)
-        mean, var, counter = self.running_mean, self.running_var, self.num_batches_tracked
-        batch = self.training or (mean is None and var is None)
-        kept = self.track_running_stats or not self.training
-        y, done = functional.batch_norm_of(
-            form,
-            mean if kept else None,
-            var if kept else None,
-            self.weight,
-            self.bias,
-            batch,
-            self._factor() if self.training else 0.0,
+        self,
+        input: Input,
+        valid: MaskLike | None = None,
+        lengths: LengthsLike | None = None,
+        offsets: LengthsLike | None = None,
+        sample_weight: WeightLike | None = None,
+    ) -> Input:
+        unpacked = unpack(input, valid, lengths, offsets, sample_weight)
+        self._check_input_dim(unpacked.x)
+        weight, bias, mean, var, counter = self._state()
+        training, tracking = self.training, self.track_running_stats
+        used = tracking or not training
+        y: Any
+        y, done = functional.run_batch_norm(
+            unpacked,
+            mean if used else None,
+            var if used else None,
+            weight,
+            bias,
+            training or (mean is None and var is None),
+            (self.momentum if self.momentum is not None else self._weight_of_batch(counter)) if training else 0.0,
             self.eps,
             self.padding,
             self.on_single,
-            counter if self.training and self.track_running_stats else None,
+            counter if training and tracking else None,
             self._norms,
         )
-        self._note(done)
-        return form.close(y)
+        if done == _running.NOT_FINITE:
+            self.skipped_batches += 1
+        found: Input = y if unpacked.repack is None else unpacked.repack(y)
+        return found
 
 
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
-    """torch's BatchNorm1d over the real values: (b, c), (b, c, t), packed rows, jagged, PackedSequence."""
+    """torch's BatchNorm1d over the valid values: (b, c), (b, c, t), packed rows, jagged, PackedSequence."""
 
 
 class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
-    """torch's BatchNorm2d over the real values: (b, c, h, w)."""
+    """torch's BatchNorm2d over the valid values: (b, c, h, w)."""
 
 
 class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
-    """torch's BatchNorm3d over the real values: (b, c, d, h, w)."""
+    """torch's BatchNorm3d over the valid values: (b, c, d, h, w)."""
 
 
-class _InstanceNorm(_Tracked):
+class _InstanceNorm(_TrackingLayer):
     _get_no_batch_dim: Callable[[], int]
 
     def _make_norms(self) -> Any:
-        return functional._instance(self.eps), functional._batch(self.eps)
+        return functional.instance_norms(self.eps), functional.batch_norms(self.eps)
 
     def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        functional._check_choices(padding)
+        functional.check_options(padding)
         super().__init__(*args, **kwargs)
         self.padding = padding
 
     def forward(
-        self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
-    ) -> Any:
-        form = opened(input, valid, lengths, offsets, sample_weight, sequences=True)
-        x = form.x
-        if form.packed:
-            channels = x.shape[-1]
-            if channels != self.num_features:
+        self,
+        input: Input,
+        valid: MaskLike | None = None,
+        lengths: LengthsLike | None = None,
+        offsets: LengthsLike | None = None,
+        sample_weight: WeightLike | None = None,
+    ) -> Input:
+        unpacked = unpack(input, valid, lengths, offsets, sample_weight, sequences=True)
+        x, unbatched = unpacked.x, False
+        if unpacked.packed:
+            if x.shape[-1] != self.num_features:
                 raise ValueError(
-                    f"expected input's size at dim=1 to match num_features ({self.num_features}), but got: {channels}."
+                    f"expected input's size at dim=1 to match num_features"
+                    f" ({self.num_features}), but got: {x.shape[-1]}."
                 )
-            return form.close(self._run(form))
-        self._check_input_dim(x)
-        feature_dim = x.dim() - self._get_no_batch_dim()
-        if x.size(feature_dim) != self.num_features:
-            if self.affine:
-                raise ValueError(
-                    f"expected input's size at dim={feature_dim} to match num_features"
-                    f" ({self.num_features}), but got: {x.size(feature_dim)}."
-                )
-            warnings.warn(
-                f"input's size at dim={feature_dim} does not match num_features. "
-                "You can silence this warning by not passing in num_features, "
-                "which is not used because affine=False",
-                stacklevel=2,
-            )
-        if x.dim() == self._get_no_batch_dim():  # what is told has no axis of samples either
-            told = form.told
-            form.x = x.unsqueeze(0)
-            form.told = {name: one.reshape(-1) if name == "lengths" else one.unsqueeze(0) for name, one in told.items()}
-            return self._run(form).squeeze(0)
-        return form.close(self._run(form))
-
-    def _run(self, form: Any) -> Tensor:
-        use_input = self.training or not self.track_running_stats
-        counted = self.training and self.track_running_stats
-        y, done = functional.instance_norm_of(
-            form,
-            self.running_mean,
-            self.running_var,
-            self.weight,
-            self.bias,
-            use_input,
+        else:
+            self._check_input_dim(x)
+            axis = x.dim() - self._get_no_batch_dim()
+            unbatched = axis == 0
+            if x.size(axis) != self.num_features:
+                self._refuse_features(x, axis)
+        if unbatched:
+            unpacked = _with_batch_axis(unpacked)
+        weight, bias, mean, var, _ = self._state()
+        norms, fixed_norms = self._norms
+        y: Any
+        y, done = functional.run_instance_norm(
+            unpacked,
+            mean,
+            var,
+            weight,
+            bias,
+            self.training or not self.track_running_stats,
             self.momentum if self.momentum is not None else 0.0,
             self.eps,
             self.padding,
-            *self._norms,
+            norms,
+            fixed_norms,
         )
-        if counted:
-            self._note(done)
-        return y
+        if done == _running.NOT_FINITE and self.training and self.track_running_stats:
+            self.skipped_batches += 1
+        if unbatched:
+            y = y.squeeze(0)
+        found: Input = y if unpacked.repack is None else unpacked.repack(y)
+        return found
+
+    def _refuse_features(self, x: Tensor, axis: int) -> None:
+        """As torch's layers do."""
+        if self.affine:
+            raise ValueError(
+                f"expected input's size at dim={axis} to match num_features"
+                f" ({self.num_features}), but got: {x.size(axis)}."
+            )
+        warnings.warn(
+            f"input's size at dim={axis} does not match num_features. "
+            "You can silence this warning by not passing in num_features, "
+            "which is not used because affine=False",
+            stacklevel=3,
+        )
+
+
+def _with_batch_axis(input: UnpackedInput) -> UnpackedInput:
+    """One sample (c, ...) as a batch; its ragged arguments have no batch axis either."""
+    ragged = input.ragged
+    if ragged is not None:
+        lengths = None if ragged.lengths is None else ragged.lengths.reshape(-1)
+        ragged = ragged._replace(lengths=None).change(lambda one: one.unsqueeze(0))._replace(lengths=lengths)
+    return UnpackedInput(input.x.unsqueeze(0), ragged)
 
 
 class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
-    """torch's InstanceNorm1d over the real positions: (b, c, t), packed rows, jagged, PackedSequence."""
+    """torch's InstanceNorm1d over the valid positions: (b, c, t), packed rows, jagged, PackedSequence."""
 
 
 class InstanceNorm2d(_InstanceNorm, nn.InstanceNorm2d):
-    """torch's InstanceNorm2d over the real positions: (b, c, h, w)."""
+    """torch's InstanceNorm2d over the valid positions: (b, c, h, w)."""
 
 
 class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
-    """torch's InstanceNorm3d over the real positions: (b, c, d, h, w)."""
+    """torch's InstanceNorm3d over the valid positions: (b, c, d, h, w)."""
 
 
-class GroupNorm(_Padded, nn.GroupNorm):
-    """torch's GroupNorm over the real positions: (b, c, ...), packed rows, jagged, PackedSequence."""
+class GroupNorm(_RaggedLayer, nn.GroupNorm):
+    """torch's GroupNorm over the valid positions: (b, c, ...), packed rows, jagged, PackedSequence."""
 
     def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        functional._check_choices(padding)
+        functional.check_options(padding)
         super().__init__(*args, **kwargs)
         self.padding = padding
 
     def forward(
-        self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
-    ) -> Any:
-        form = opened(input, valid, lengths, offsets, sample_weight, sequences=True)
-        return functional.group_norm_of(
-            form, self.num_groups, self.weight, self.bias, self.eps, self.padding, self._norms
-        )
+        self,
+        input: Input,
+        valid: MaskLike | None = None,
+        lengths: LengthsLike | None = None,
+        offsets: LengthsLike | None = None,
+        sample_weight: WeightLike | None = None,
+    ) -> Input:
+        unpacked = unpack(input, valid, lengths, offsets, sample_weight, sequences=True)
+        weight, bias = self._affine()
+        y: Any = functional.run_group_norm(unpacked, self.num_groups, weight, bias, self.eps, self.padding, self._norms)
+        found: Input = y if unpacked.repack is None else unpacked.repack(y)
+        return found
 
     def _make_norms(self) -> Any:
-        return functional._group(self.num_groups, self.eps)
+        return functional.group_norms(self.num_groups, self.eps)
 
 
-class LayerNorm(_Padded, nn.LayerNorm):
+class LayerNorm(_RaggedLayer, nn.LayerNorm):
     """torch's LayerNorm; padding comes out as 0, whatever it holds."""
 
     def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        functional._check_choices(padding)
+        functional.check_options(padding)
         super().__init__(*args, **kwargs)
         self.padding = padding
 
     def forward(
-        self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
-    ) -> Any:
-        form = opened(input, valid, lengths, offsets, sample_weight, rows_only=True)
+        self,
+        input: Input,
+        valid: MaskLike | None = None,
+        lengths: LengthsLike | None = None,
+        offsets: LengthsLike | None = None,
+        sample_weight: WeightLike | None = None,
+    ) -> Input:
+        unpacked = unpack(input, valid, lengths, offsets, sample_weight, rows_only=True)
+        weight, bias = self._affine()
         shape = self.normalized_shape
-        return functional.layer_norm_of(form, shape, self.weight, self.bias, self.eps, self.padding, self._norms)
+        y: Any = functional.run_layer_norm(unpacked, shape, weight, bias, self.eps, self.padding, self._norms)
+        found: Input = y if unpacked.repack is None else unpacked.repack(y)
+        return found
 
     def _make_norms(self) -> Any:
-        return functional._layer(len(self.normalized_shape), self.eps, True)
+        return functional.row_norm(len(self.normalized_shape), self.eps, True)
 
 
-class RMSNorm(_Padded, nn.RMSNorm):
+class RMSNorm(_RaggedLayer, nn.RMSNorm):
     """torch's RMSNorm; padding comes out as 0, whatever it holds."""
 
     def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        functional._check_choices(padding)
+        functional.check_options(padding)
         super().__init__(*args, **kwargs)
         self.padding = padding
 
     def forward(
-        self, x: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
-    ) -> Any:
-        form = opened(x, valid, lengths, offsets, sample_weight, rows_only=True)
-        shape = self.normalized_shape
-        return functional.rms_norm_of(form, shape, self.weight, self.eps, self.padding, self._norms)
+        self,
+        x: Input,
+        valid: MaskLike | None = None,
+        lengths: LengthsLike | None = None,
+        offsets: LengthsLike | None = None,
+        sample_weight: WeightLike | None = None,
+    ) -> Input:
+        unpacked = unpack(x, valid, lengths, offsets, sample_weight, rows_only=True)
+        weight, _ = self._affine()
+        y: Any = functional.run_rms_norm(unpacked, self.normalized_shape, weight, self.eps, self.padding, self._norms)
+        found: Input = y if unpacked.repack is None else unpacked.repack(y)
+        return found
 
     def _make_norms(self) -> Any:
-        return None if self.eps is None else functional._layer(len(self.normalized_shape), self.eps, False)
+        return functional.rms_norms(len(self.normalized_shape), self.eps)
 
 
-class Normalize(_Tracked, nn.Module):
-    """Any normalization as a layer: `Normalize(tn.Norm("b [h w] c"), 64)`.
+class Normalize(_TrackingLayer, nn.Module):
+    """Any normalization as a layer: `Normalize("b [h w] c", 64)`.
 
-    norm                  which axes share a mean and a variance
+    norm                  which axes share a mean and a variance: a pattern, or a `Norm`
     shape                 of weight and bias: the sizes of the axes that they cover
     track_running_stats   keep running statistics, and use them in evaluation: for norms that keep no other axes
 
@@ -318,7 +387,7 @@ class Normalize(_Tracked, nn.Module):
 
     def __init__(
         self,
-        norm: Norm,
+        norm: Norm | str,
         shape: int | Sequence[int],
         *,
         affine: bool = True,
@@ -329,9 +398,8 @@ class Normalize(_Tracked, nn.Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        if not isinstance(norm, Norm):
-            raise TypeError(f"Normalize: a Norm, got {norm!r}. Make one with tn.Norm('[b t] c') or tn.batch().")
-        functional._check_choices(padding)
+        norm = as_norm(norm)
+        functional.check_options(padding)
         if affine and not norm.affine_axes:
             raise ValueError(f"Normalize: affine=False for a norm without a channel axis, got {norm!r}.")
         super().__init__()
@@ -354,26 +422,36 @@ class Normalize(_Tracked, nn.Module):
         self.register_buffer("num_batches_tracked", counter)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        value = as_norm(value) if name == "norm" else value
         super().__setattr__(name, value)
-        if name == "norm":  # with the eps that it has; `layer.eps = ...` after that changes it
+        if name == "norm":  # with its own eps; `layer.eps = ...` changes it
             self.eps = value.eps
 
-    def _make_norms(self) -> Any:
-        return text_of(replace(self.norm, eps=self.eps))
+    def _make_norms(self) -> Norms:
+        return text_of(replace(self.norm, eps=self.eps)), None
 
     def extra_repr(self) -> str:
         return f"{self.norm!r}, {self.shape}, affine={self.affine}, track_running_stats={self.track_running_stats}"
 
     def forward(
-        self, input: Any, valid: Any = None, lengths: Any = None, offsets: Any = None, sample_weight: Any = None
-    ) -> Any:
-        form = opened(input, valid, lengths, offsets, sample_weight, sequences=True)
+        self,
+        input: Input,
+        valid: MaskLike | None = None,
+        lengths: LengthsLike | None = None,
+        offsets: LengthsLike | None = None,
+        sample_weight: WeightLike | None = None,
+    ) -> Input:
+        unpacked = unpack(input, valid, lengths, offsets, sample_weight, sequences=True)
+        weight, bias, mean, var, counter = self._state()
         fixed = None
-        if not self.training and self.running_mean is not None and self.running_var is not None:
-            fixed = Fixed(self.running_mean, self.running_var)
-        y, table = normalize(form.x, self._norms, self.weight, self.bias, form.told, fixed=fixed, padding=self.padding)
-        mean, var = self.running_mean, self.running_var
-        if table is not None and mean is not None and var is not None and not statistics.recomputing():
-            shared = table.reshape(-1, 3)
-            self._note(statistics.update(shared, mean, var, self._factor(), self.num_batches_tracked))
-        return form.close(y)
+        if not self.training and mean is not None and var is not None:
+            fixed = FixedStatistics(mean, var)
+        y: Any
+        y, moments = run(unpacked, self._norms, weight, bias, self.padding, self.shape, fixed=fixed)
+        if fixed is None and mean is not None and var is not None and not _running.recomputing():
+            table = moments.reshape(-1, 3) if isinstance(moments, Tensor) else table_of(moments)
+            done = _running.update(table, mean, var, self._weight_of_batch(counter), counter)
+            if done == _running.NOT_FINITE:
+                self.skipped_batches += 1
+        found: Input = y if unpacked.repack is None else unpacked.repack(y)
+        return found

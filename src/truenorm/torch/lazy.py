@@ -1,4 +1,4 @@
-"""torch's lazy layers: the number of channels comes from the first input, in whatever form that is."""
+"""torch's lazy layers: the number of channels comes from the first input, in any form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from truenorm.torch._inputs import opened
+from truenorm.torch._inputs import unpack
 from truenorm.torch.layers import (
     BatchNorm1d,
     BatchNorm2d,
@@ -21,7 +21,8 @@ from truenorm.torch.layers import (
 
 class _Lazy:
     def initialize_parameters(self, input: Any, *_: Any, **__: Any) -> None:
-        super().initialize_parameters(opened(input, sequences=False).x)  # type: ignore[misc]
+        module: Any = super()
+        module.initialize_parameters(unpack(input).x)
 
 
 class LazyBatchNorm1d(_Lazy, _BatchNorm, nn.LazyBatchNorm1d):

@@ -1,0 +1,96 @@
+"""Every private name of torch that truenorm uses, each with a fallback for a torch that lacks it.
+
+A missing name makes calls slower, never wrong: what cannot be asked is assumed to be the case that the kernels do not
+handle. tests/torch/test_compat.py removes them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def _private(path: str, fallback: Any) -> Any:
+    """The name below `torch._C`, or the fallback."""
+    found: Any = torch._C
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return fallback if found is None else found
+
+
+def _unknown() -> bool:
+    return True
+
+
+def _is_tracing() -> bool | None:
+    jit: Any = torch.jit
+    return jit.is_tracing() or None
+
+
+# Whether a transform of torch.func (grad, vmap, jvp) wraps tensors, which then have no memory of their own.
+transform_is_active: Callable[[], bool] = _private("_are_functorch_transforms_active", _unknown)
+# Whether torch.jit.trace records operations. The public torch.jit.is_tracing takes five times as long.
+_tracing_state: Callable[[], Any] = _private("_get_tracing_state", _is_tracing)
+# How many dispatch modes watch every operation, or replace tensors by fake ones.
+_count_modes: Callable[[], int] = _private("_len_torch_dispatch_stack", _unknown)
+# Whether a gradient is a batch of gradients (is_grads_batched), which looks like a tensor of one.
+is_batched_gradient: Callable[[Tensor], bool] = _private("_functorch.is_legacy_batchedtensor", lambda _: True)
+# The number of the backward pass that runs in this thread; -1 outside of one.
+backward_pass: Callable[[], int] = _private("_current_graph_task_id", lambda: -1)
+
+
+def is_tracing() -> bool:
+    """Whether torch.jit.trace records operations."""
+    return _tracing_state() is not None
+
+
+def in_forward_mode() -> bool:
+    """Whether forward-mode derivatives are being computed."""
+    return getattr(forward_ad, "_current_level", -1) >= 0
+
+
+def in_plain_eager_mode() -> bool:
+    """Whether tensors are what they seem: only reverse-mode autograd may be recording."""
+    return (
+        not torch.compiler.is_compiling()
+        and getattr(forward_ad, "_current_level", 0) < 0
+        and not transform_is_active()
+        and _tracing_state() is None
+        and _count_modes() == 0
+    )
+
+
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` without its 5 us of preparation for torch.func: for use in plain eager mode only."""
+    bound: Any = super(torch.autograd.Function, function)
+    return getattr(bound, "apply", function.apply)
+
+
+def _bump_versions(tensors: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.add_(0)
+
+
+# Bumps the version counters of tensors that were changed outside of torch, as autograd relies on them. It is public,
+# but not in every version.
+mark_changed: Callable[[Sequence[Tensor]], None] = getattr(torch.autograd.graph, "increment_version", _bump_versions)
+
+
+def is_zero_tensor(tensor: Tensor) -> bool:
+    """Whether torch made it up as zeros without any memory."""
+    return bool(getattr(tensor, "_is_zerotensor", bool)())
+
+
+def ragged_axis(jagged: Tensor) -> int:
+    """The axis of a jagged nested tensor along which sizes differ."""
+    found = getattr(jagged, "_ragged_idx", None)
+    return next(i for i, size in enumerate(jagged.shape) if type(size) is not int) if found is None else int(found)
+
+
+# DLPack's C functions, through which the kernels read tensors: torch 2.10 and later have them.
+dlpack_exchange: Any = getattr(Tensor, "__dlpack_c_exchange_api__", None)

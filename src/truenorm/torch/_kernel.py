@@ -1,0 +1,206 @@
+"""The compiled kernels as an autograd function, and which tensors they read.
+
+Between forward and backward only x, weight and the moments are kept; nothing else of the size of x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from truenorm import engine
+from truenorm.core.inputs import Padding
+from truenorm.core.norm import Norm
+from truenorm.torch import _compat, _formula
+from truenorm.torch._formula import FixedStatistics, Mask
+from truenorm.torch._inputs import Ragged, to_mask
+
+if TYPE_CHECKING:
+    from truenorm import _native
+    from truenorm.engine.native import Kernel
+
+kernels: Any = engine.kernels
+native: Any = None if kernels is None else kernels.native
+# x's dtype in the letters of the buffer protocol, which has none for bfloat16: there it is the bits of whole numbers.
+FORMATS = {torch.float32: "f", torch.float64: "d", torch.float16: "e", torch.bfloat16: "H"}
+ORDINARY = (Tensor, torch.nn.Parameter)  # not a subclass, which may mean anything
+# Whether the kernels are built and can read the tensors of this version of torch.
+KERNELS_READ_TENSORS: bool = (
+    native is not None
+    and _compat.dlpack_exchange is not None
+    and native.register_torch(_compat.dlpack_exchange, *ORDINARY)
+)
+if native is not None:
+    native.use_openmp(True)
+
+CHANGED = "forward: x, weight and bias as they were a moment ago, got others."
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # dx, dweight, dbias
+
+
+def kernels_read_tensors() -> bool:
+    """Whether the compiled kernels are built and can read the tensors of this torch version."""
+    return KERNELS_READ_TENSORS
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """Whether a kernel can read this tensor in place, whatever its strides: an ordinary float tensor on the CPU."""
+    return KERNELS_READ_TENSORS and _compat.in_plain_eager_mode() and bool(native.can_read(tensor))
+
+
+def check_memory(**tensors: Tensor | None) -> None:
+    """Raises if the memory of a tensor was freed: torch's operators would read it anyway, and crash."""
+    for name, tensor in tensors.items():
+        if tensor is not None and type(tensor) in ORDINARY and tensor.is_cpu and _compat.in_plain_eager_mode():
+            try:
+                lost = not tensor.untyped_storage().nbytes() and tensor.numel() > 0
+            except RuntimeError:  # a layout, or a wrapper, without memory of its own
+                continue
+            if lost and not _compat.is_zero_tensor(tensor):
+                raise RuntimeError(f"{name}: a tensor with memory of its own, got one that lost it.")
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Whether axis 1 moves fastest in memory and the others are in order, and x is not contiguous too."""
+    return x.dim() > 2 and not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
+
+
+def in_order(x: Tensor, channels_last: bool) -> Tensor:
+    """x in this memory order, copied if necessary."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1) if channels_last else x.contiguous()
+
+
+@dataclass(eq=False, slots=True)
+class KernelPlan:
+    """What is kept with a compiled plan: the normalization of x, and the kernel for x as it lies in memory."""
+
+    norm: Norm
+    kernel: Kernel
+    weight_shape: tuple[int, ...] | None
+
+
+def table_of(call: _native.Call) -> Tensor:
+    """count, mean and m2 of each statistic side by side: (statistics, 3)."""
+    return torch.frombuffer(bytearray(call.get_moments()), dtype=torch.float64).reshape(-1, 3)
+
+
+class KernelNorm(torch.autograd.Function):
+    """One call of a kernel. Its backward is not differentiable: if a graph of it is needed, the formula computes it.
+
+    ragged   None if `call` itself has the lengths, or everything is valid
+    fixed    whether the statistics do not depend on x
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        call: _native.Call,
+        plan: KernelPlan,
+        ragged: Ragged | None,
+        padding: Padding,
+        fixed: bool,
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.call, ctx.plan, ctx.ragged, ctx.padding, ctx.fixed = call, plan, ragged, padding, fixed
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        y = torch.empty_like(x)
+        if not call.forward(x, y, weight, bias):
+            raise RuntimeError(CHANGED)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        plan, padding, needed = ctx.plan, ctx.padding, ctx.needs_input_grad
+        if not torch.is_grad_enabled() and _compat.in_plain_eager_mode():
+            found = backward(x, dy, weight, ctx.bias_dtype, ctx.call, plan, needed)
+            if found is not None:
+                return (*found, None, None, None, None, None)
+        mask, fixed = _mask(ctx, x), _fixed_statistics(ctx)
+        bias = _empty_bias(plan, ctx.bias_dtype)
+        if not torch.is_grad_enabled():
+            found = _formula.gradients(dy, x, mask, weight, bias, fixed, padding)
+            return (*found, None, None, None, None, None)
+        bias = bias if bias is None else bias.zero_().requires_grad_()
+        # Aliases: gradients must not flow on to what weight was made of, and hooks must not run twice.
+        x, weight = x.view_as(x), weight if weight is None else weight.view_as(weight)
+        y, _ = _formula.normalize(x, mask, weight, bias, fixed, padding)
+        inputs = [one for one, wanted in zip((x, weight, bias), needed, strict=False) if wanted]
+        derivatives = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
+        return (*(next(derivatives) if wanted else None for wanted in needed[:3]), None, None, None, None, None)
+
+
+# For plain eager mode, which the caller has checked.
+apply = _compat.apply_of(KernelNorm)
+
+
+def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, call: _native.Call) -> Tensor:
+    """y without autograd, in the memory order of x."""
+    y = torch.empty_like(x)
+    if not call.forward(x, y, weight, bias):
+        raise RuntimeError(CHANGED)
+    return y
+
+
+def backward(
+    x: Tensor,
+    dy: Tensor,
+    weight: Tensor | None,
+    bias_dtype: torch.dtype | None,
+    call: _native.Call,
+    plan: KernelPlan,
+    needed: tuple[bool, ...] = (True, True, True),
+) -> Gradients | None:
+    """The gradients; None if the kernels cannot read dy, or it is a batch of gradients."""
+    dx = torch.empty_like(x) if needed[0] else None
+    dweight = torch.empty_like(weight) if needed[1] and weight is not None else None
+    dbias = None
+    if needed[2]:
+        if weight is not None and weight.dtype is bias_dtype:  # takes a third of the time
+            dbias = torch.empty_like(weight)
+        else:
+            dbias = _empty_bias(plan, bias_dtype)
+    if call.backward(x, dy, weight, dx, dweight, dbias):
+        return dx, dweight, dbias
+    # Something is not as the kernel reads it: usually the strides of dy, or of what a hook on saved tensors returned.
+    if _compat.is_batched_gradient(dy) or not is_readable(dy):
+        return None
+    x, weight = in_order(x, call.channels_last), weight if weight is None else weight.contiguous()
+    dx = torch.empty_like(x) if needed[0] else None
+    if x.shape == dy.shape and call.backward(x, torch.empty_like(x).copy_(dy), weight, dx, dweight, dbias):
+        return dx, dweight, dbias
+    what = f"{tuple(x.shape)}, {x.dtype}" + ("" if weight is None else f" and {tuple(weight.shape)}")
+    raise RuntimeError(f"backward: x and weight as and where they were in forward, got {what}.")
+
+
+def _empty_bias(plan: KernelPlan, dtype: torch.dtype | None) -> Tensor | None:
+    """A tensor like the bias. No gradient depends on its values, so the bias itself is not kept."""
+    return (
+        None
+        if dtype is None or plan.weight_shape is None
+        else torch.empty(plan.weight_shape, dtype=dtype, device="cpu")
+    )
+
+
+def _mask(ctx: Any, x: Tensor) -> Mask:
+    """The valid elements, from the copies of the arguments that the call keeps."""
+    ragged: Ragged | None = ctx.ragged
+    if ragged is None:
+        lengths = np.frombuffer(bytearray(ctx.call.get_lengths()), np.int64)
+        if len(lengths):
+            ragged = Ragged(lengths=torch.from_numpy(lengths[:: ctx.plan.kernel.repeats].copy()))
+    return to_mask(ctx.plan.norm, x, ragged)
+
+
+def _fixed_statistics(ctx: Any) -> FixedStatistics | None:
+    """The copies that the call keeps: running statistics may have changed since."""
+    if not ctx.fixed:
+        return None
+    table = table_of(ctx.call)
+    return FixedStatistics(table[:, 1], table[:, 2])
