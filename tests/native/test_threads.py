@@ -58,11 +58,11 @@ def on_native() -> Iterator[None]:
     """Threads that are told, and everything as it was behind each test."""
     before = engine.engine()
     engine.use("native")
-    _native.join_openmp(False)
+    _native.use_openmp(False)
     yield
     engine.use(before)
     engine.set_threads(None)
-    _native.join_openmp("truenorm.torch" in sys.modules)
+    _native.use_openmp("truenorm.torch" in sys.modules)
     _native.select_loops("")
 
 
@@ -115,20 +115,20 @@ def test_the_number_of_threads_changes_no_bit(name: str) -> None:
             assert_same_results(call(), expected, f"{what}, {count} threads")
 
 
-def join_openmp() -> None:
+def use_openmp() -> None:
     """Its threads, which torch brings, instead of the pool's."""
     pytest.importorskip("torch", reason="torch is not installed")
-    if not _native.join_openmp(True):
+    if not _native.use_openmp(True):
         pytest.skip("this torch has no OpenMP")
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_threads_of_openmp_change_no_bit(name: str) -> None:
     for what, call in work(name, (np.float16, np.float32, np.float64)):
-        _native.join_openmp(False)
+        _native.use_openmp(False)
         engine.set_threads(1)
         expected = call()
-        join_openmp()
+        use_openmp()
         for count in (1, 2, 3, 7):
             engine.set_threads(count)
             assert_same_results(call(), expected, f"{what}, {count} threads")
@@ -140,7 +140,7 @@ def test_threads_of_openmp_are_used_instead_of_the_pool() -> None:
         import os, numpy as np, torch, truenorm as tn, truenorm.torch
         from truenorm import _native, engine
         def threads(): return len(os.listdir("/proc/self/task"))
-        if _native.join_openmp(True):
+        if _native.use_openmp(True):
             torch.set_num_threads(3)
             torch.randn(1000, 1000).sqrt()  # its threads are here now
             alone = threads()
@@ -196,7 +196,7 @@ def test_threads_sleep_when_there_is_nothing_to_do() -> None:
 def test_calls_from_several_threads_at_once_change_no_bit(openmp: bool) -> None:
     engine.set_threads(3)
     if openmp:
-        join_openmp()
+        use_openmp()
     calls = [one for name in PATTERNS for one in work(name)]
     expected = [call() for _, call in calls]
     start = threading.Barrier(4)
