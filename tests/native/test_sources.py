@@ -1,0 +1,52 @@
+"""What the compiler says about the sources: no index is narrowed, and the loops compile for every instruction set."""
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("truenorm._native", reason="the compiled part was not built")
+
+SOURCES = Path(__file__).resolve().parents[2] / "src/truenorm/native"
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+needs_x86 = pytest.mark.skipif(
+    not re.search(r"x86|amd64|i\d86", sysconfig.get_platform(), re.IGNORECASE), reason="this is no x86 processor"
+)
+
+
+def compile_only(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Checks code that includes the sources. Nothing is written."""
+    words = ["g++", "-std=c++17", "-fvisibility=hidden", "-fsyntax-only", "-DTRUENORM_X86", f"-I{SOURCES}", *options]
+    return subprocess.run([*words, "-x", "c++", "-"], input=code, capture_output=True, text=True, check=False)
+
+
+def narrowings(code: str) -> list[str]:
+    """The compiler's warnings about conversions that may lose digits."""
+    nanobind = [sys.executable, "-m", "nanobind", "--include_dir"]
+    found = subprocess.run(nanobind, capture_output=True, text=True, check=True).stdout.split()
+    include = [word for folder in (sysconfig.get_paths()["include"], *found) for word in ("-isystem", folder)]
+    done = compile_only(code, "-Wconversion", "-Wno-sign-conversion", *include)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stderr.splitlines() if "warning" in line]
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_no_index_is_narrowed() -> None:
+    for file in sorted(SOURCES.glob("*.cpp")):
+        assert narrowings(f'#include "{file.name}"') == [], file.name
+    planted = '#include "problem.hpp"\nint rows(const truenorm::Problem& p) { return p.rows; }'
+    assert "may change value" in narrowings(planted)[0]
+
+
+# AVX without AVX2 is built by nobody on purpose, but a compiler may be set to it.
+@needs_compiler
+@needs_x86
+@pytest.mark.parametrize("option", ["-msse2", "-mavx", "-mavx2", "-mavx512f"])
+def test_the_loops_compile_for_every_instruction_set(option: str) -> None:
+    done = compile_only('#define TRUENORM_TABLE baseline\n#include "loops.inc"', "-Wall", "-Wextra", "-Werror", option)
+    assert done.returncode == 0, done.stderr
