@@ -12,8 +12,7 @@ namespace truenorm {
 
 namespace nb = nanobind;
 
-// One contiguous array, held for as long as a call needs it. It comes as an object with the buffer protocol, such as a
-// NumPy array; or, from tensors, which have none, as a tuple (address, count, format): the caller answers for that.
+// One contiguous array, held for as long as a call needs it: any object with the buffer protocol, such as a NumPy array.
 class Array {
 public:
     Array() = default;
@@ -23,10 +22,10 @@ public:
         if (held) PyBuffer_Release(&view);
     }
 
-    // None leaves it null. `formats`: the letters of the buffer protocol that will do; H is bfloat16.
+    // None leaves it null. `formats`: the accepted letters of the buffer protocol; H is bfloat16.
     void take(nb::handle object, const char* name, const char* formats, bool writable) {
         if (object.is_none()) return;
-        const char* format = PyTuple_CheckExact(object.ptr()) ? from_tuple(object, name) : from_buffer(object, name, writable);
+        const char* format = open(object, name, writable);
         for (const char* wanted = formats; *wanted; ++wanted)
             if (*format == *wanted && format[1] == 0) {
                 letter = *format;
@@ -73,7 +72,7 @@ private:
         }
     }
 
-    const char* from_buffer(nb::handle object, const char* name, bool writable) {
+    const char* open(nb::handle object, const char* name, bool writable) {
         const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(object.ptr(), &view, flags) != 0) {
             PyErr_Clear();
@@ -81,22 +80,9 @@ private:
         }
         held = true;
         data = view.buf;
-        count = view.itemsize ? view.len / view.itemsize : 0;  // elements of no bytes will be refused by their format
+        count = view.itemsize ? view.len / view.itemsize : 0;  // elements of 0 bytes are refused by their format
         const char* format = view.format ? view.format : "B";
         return *format == '<' || *format == '=' || *format == '@' ? format + 1 : format;
-    }
-
-    const char* from_tuple(nb::handle object, const char* name) {
-        unsigned long long address = 0;
-        long long elements = 0;
-        const char* format = nullptr;
-        if (!PyArg_ParseTuple(object.ptr(), "KLs", &address, &elements, &format) || elements < 0) {
-            PyErr_Clear();
-            throw nb::type_error((std::string(name) + ": an array, or its address, count and format.").c_str());
-        }
-        data = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
-        count = elements;
-        return format;
     }
 };
 
