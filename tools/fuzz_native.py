@@ -60,7 +60,15 @@ class Sizes:
         self, dtype: str = "float32", *, center: bool = True, ddof: int = 0, eps: float = 1e-5, outside: bool = False
     ) -> _native.Plan:
         return _native.Plan(
-            self.layout, list(self.runs), self.sequences, self.extent, dtype, center, ddof, eps, outside
+            self.layout,
+            list(self.runs),
+            self.sequences,
+            self.extent,
+            dtype,
+            center=center,
+            ddof=ddof,
+            eps=eps,
+            eps_outside=outside,
         )
 
 
@@ -95,7 +103,7 @@ def stored(values: Array, dtype: str) -> Array:
 def arguments(
     verb: str, sizes: Sizes, dtype: str = "float32", rng: np.random.Generator | None = None, *, rows: int | None = None
 ) -> dict[str, Any]:
-    """What a call takes, in its order, all of it right and everything real. `rows`: so many, packed."""
+    """What a call takes, all of it right and everything valid. `rows`: so many, packed."""
     rng = rng or np.random.default_rng(0)
     size = (sizes.rows if rows is None else rows) * sizes.width
     ragged = dict.fromkeys(RAGGED)
@@ -130,7 +138,7 @@ def outputs(verb: str, taken: dict[str, Any]) -> tuple[str, ...]:
 class Case:
     """A call. `right`: nothing was made wrong on purpose."""
 
-    plan: list[Any]
+    plan: dict[str, Any]
     verb: str
     taken: dict[str, Any]
     right: bool
@@ -146,7 +154,7 @@ class Case:
             return f"{value.dtype.str}{list(value.shape)}{flags}{few}"
 
         words = ", ".join(f"{name}={show(value)}" for name, value in self.taken.items())
-        return f"Plan{tuple(self.plan)}.{self.verb}({words})"
+        return f"Plan(**{self.plan}).{self.verb}({words})"
 
 
 def make(seed: int, number: int, fence: int) -> Case:
@@ -154,8 +162,17 @@ def make(seed: int, number: int, fence: int) -> Case:
     sizes = random_sizes(rng)
     dtype = str(rng.choice(list(STORED)))
     verb = str(rng.choice(["measure", "forward", "backward"]))
-    plan = [sizes.layout, list(sizes.runs), sizes.sequences, sizes.extent, dtype]
-    plan += [bool(rng.random() < 0.7), int(rng.integers(2)), float(rng.choice([0.0, 1e-5])), bool(rng.random() < 0.3)]
+    plan = {
+        "layout": sizes.layout,
+        "runs": list(sizes.runs),
+        "sequences": sizes.sequences,
+        "extent": sizes.extent,
+        "dtype": dtype,
+        "center": bool(rng.random() < 0.7),
+        "ddof": int(rng.integers(2)),
+        "eps": float(rng.choice([0.0, 1e-5])),
+        "eps_outside": bool(rng.random() < 0.3),
+    }
     packed = sizes.layout == "columns" and sizes.width > 0 and rng.random() < 0.2
     taken = arguments(verb, sizes, dtype, rng, rows=sizes.rows + int(rng.integers(4)) if packed else None)
     taken |= random_ragged(rng, sizes, taken["x"], packed)
@@ -261,27 +278,27 @@ def spoil_plan(case: Case, rng: np.random.Generator) -> None:
     number = NUMBERS[rng.integers(len(NUMBERS))]
     place = rng.integers(9)
     if place == 0:
-        case.plan[0] = rng.choice(["columns", "rows", "planes", "", "text"])
-    elif place <= 4 and isinstance(case.plan[1], list):
-        runs = list(case.plan[1])
+        case.plan["layout"] = rng.choice(["columns", "rows", "planes", "", "text"])
+    elif place <= 4 and isinstance(case.plan["runs"], list):
+        runs = list(case.plan["runs"])
         if rng.random() < 0.2:
             runs = runs[: rng.integers(5)]
         for i in range(len(runs)):
             if rng.random() < 0.4:
                 runs[i] = NUMBERS[rng.integers(len(NUMBERS))]
-        case.plan[1] = runs
+        case.plan["runs"] = runs
         if rng.random() < 0.7 and len(runs) == 5:  # often the rest fits, so that they get past the plan's own check
-            case.plan[2] = runs[0] * (1 if case.plan[0] == "rows" else runs[1])
-            case.plan[3] = runs[4] if case.plan[0] == "planes" else 1
+            case.plan["sequences"] = runs[0] * (1 if case.plan["layout"] == "rows" else runs[1])
+            case.plan["extent"] = runs[4] if case.plan["layout"] == "planes" else 1
     elif place == 5:
-        case.plan[2] = number
+        case.plan["sequences"] = number
     elif place == 6:
-        case.plan[3] = number
+        case.plan["extent"] = number
     elif place == 7:
-        case.plan[4] = rng.choice([*STORED, "int8", ""])
+        case.plan["dtype"] = rng.choice([*STORED, "int8", ""])
     else:
-        i = int(rng.integers(5, 9))
-        case.plan[i] = [True, 0, 1, 2, -1.0, np.nan, np.inf, None, "x"][rng.integers(9)]
+        name = ("center", "ddof", "eps", "eps_outside")[rng.integers(4)]
+        case.plan[name] = [True, 0, 1, 2, -1.0, np.nan, np.inf, None, "x"][rng.integers(9)]
 
 
 def other_numbers(value: Array, case: Case, rng: np.random.Generator) -> Array:
@@ -380,7 +397,7 @@ def attempt(case: Case, fill: int) -> list[bytes] | None:
     before = {name: root(array).copy() for name, array in arrays.items()}
     refused = ""
     try:
-        getattr(_native.Plan(*case.plan), case.verb)(*case.taken.values())
+        getattr(_native.Plan(**case.plan), case.verb)(**case.taken)
     except REFUSED as error:
         refused = f"{type(error).__name__}: {error}"
     if refused:

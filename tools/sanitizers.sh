@@ -72,8 +72,8 @@ if [[ $kind == address ]]; then
 tn.measure(x, tn.layer())'
 else
     planted='x, moments = np.ones(2**20, np.float32), np.empty(3 * 2**10)
-plan = _native.Plan("rows", [2**10, 1, 1, 2**10, 1], 2**10, 1, "float32", True, 0, 1e-5, False)
-call = lambda: plan.measure(x, moments, None, None, None, None)
+plan = _native.Plan("rows", [2**10, 1, 1, 2**10, 1], 2**10, 1, "float32", center=True, ddof=0, eps=1e-5, eps_outside=False)
+call = lambda: plan.measure(x, moments)
 both = [threading.Thread(target=call) for _ in range(2)]
 [one.start() for one in both]
 [one.join() for one in both]'

@@ -5,8 +5,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-# A contiguous array, or (address, count, format) of one; None is: not given.
-Flat = NDArray[Any] | tuple[int, int, str] | None
+# A contiguous array, of the buffer protocol; None: not given.
+Flat = NDArray[Any] | None
 
 def build_info() -> dict[str, str]:
     """How this module was built, and the loops in use."""
@@ -42,7 +42,7 @@ def can_read(tensor: Any, /) -> bool:
     """Whether this is a tensor of torch that can be read in place, whatever its strides."""
 
 class Plan:
-    """The sizes and conventions of one normalization. All arrays are contiguous; None is: not given."""
+    """The sizes and conventions of one normalization. All arrays are contiguous; None: not given."""
 
     def __init__(
         self,
@@ -51,49 +51,61 @@ class Plan:
         sequences: int,
         extent: int,
         dtype: str,
+        *,
         center: bool,
         ddof: int,
         eps: float,
         eps_outside: bool,
-        /,
     ) -> None: ...
     def measure(
-        self, x: Flat, moments: Flat, lengths: Flat, starts: Flat, valid: Flat, sample_weight: Flat, /
-    ) -> None: ...
+        self,
+        x: Flat,
+        moments: Flat,
+        *,
+        lengths: Flat = None,
+        starts: Flat = None,
+        valid: Flat = None,
+        sample_weight: Flat = None,
+    ) -> None:
+        """Writes count, mean and m2 of each statistic."""
+
     def forward(
         self,
         x: Flat,
         y: Flat,
         moments: Flat,
-        weight: Flat,
-        bias: Flat,
-        lengths: Flat,
-        starts: Flat,
-        valid: Flat,
-        sample_weight: Flat,
-        keep_padding: bool,
-        given: bool,
-        /,
-    ) -> None: ...
+        *,
+        weight: Flat = None,
+        bias: Flat = None,
+        lengths: Flat = None,
+        starts: Flat = None,
+        valid: Flat = None,
+        sample_weight: Flat = None,
+        keep_padding: bool = False,
+        given: bool = False,
+    ) -> None:
+        """Writes y, and the moments unless they are given."""
+
     def backward(
         self,
         x: Flat,
         dy: Flat,
         dx: Flat,
         moments: Flat,
-        weight: Flat,
+        *,
         sums: Flat,
-        dweight: Flat,
-        dbias: Flat,
-        lengths: Flat,
-        starts: Flat,
-        valid: Flat,
-        sample_weight: Flat,
-        keep_padding: bool,
-        given: bool,
-        constant: bool,
-        /,
-    ) -> None: ...
+        weight: Flat = None,
+        dweight: Flat = None,
+        dbias: Flat = None,
+        lengths: Flat = None,
+        starts: Flat = None,
+        valid: Flat = None,
+        sample_weight: Flat = None,
+        keep_padding: bool = False,
+        given: bool = False,
+        constant: bool = False,
+    ) -> None:
+        """Writes dx; also sums, dweight and dbias unless the sums are given. constant: moments do not depend on x."""
 
 class Call:
     """One normalization of torch's tensors, forward and then backward."""

@@ -110,6 +110,7 @@ REFUSALS: list[tuple[str, Change, str]] = [
     ("measure", replaced("x", lambda x: x.astype(np.complex64)), "TypeError: x: elements of format f, got Zf."),
     ("measure", replaced("x", lambda x: x.tolist()), "ValueError: x: a contiguous array."),
     ("measure", instead(x=3), "ValueError: x: a contiguous array."),
+    ("measure", instead(x=(4096, 24, "f")), "ValueError: x: a contiguous array."),  # not an address
     ("measure", instead(x="text"), "ValueError: x: a contiguous array."),
     ("measure", instead(x=b"bytes"), "TypeError: x: elements of format f, got B."),
     ("measure", instead(x=np.zeros(24, [])), "TypeError: x: elements of format f, got T{{}}."),  # 0 bytes each
@@ -233,7 +234,7 @@ def test_what_is_wrong_is_refused(layout: str) -> None:
     for number, (verb, change, message) in enumerate(REFUSALS):
         taken = arguments(verb, sizes)
         changed = change(taken, sizes)
-        call = partial(getattr(sizes.plan(), verb), *(taken | changed).values())
+        call = partial(getattr(sizes.plan(), verb), **(taken | changed))
         text = message.format(size=24, moments=moments, fewer=moments - 1, sums=2 * sizes.statistics)
         table.append((call, text, f"{number}, {verb} with other {', '.join(changed)}"))
     assert differences(table) == []
@@ -280,54 +281,69 @@ def test_packed_rows_that_do_not_fit_are_refused() -> None:
     sizes, table = columns(2, 1, 1, 4), []
     for change, message in PACKED_REFUSALS:
         taken = arguments("measure", sizes, rows=7) | change
-        table.append((partial(sizes.plan().measure, *taken.values()), message, str(change)))
+        table.append((partial(sizes.plan().measure, **taken), message, str(change)))
     assert differences(table) == []
 
 
 THIRD = (2**64 + 2) // 3  # three of these are 2, in 64 bits
-GOOD = ("columns", [1, 6, 4, 1, 1], 2, 3, "float32", True, 0, 1e-5, False)
-PLANS: list[tuple[dict[int, Any], str]] = [
-    ({0: "text"}, "ValueError: layout: columns, rows or planes."),
-    ({0: ""}, "ValueError: layout: columns, rows or planes."),
-    ({1: [1, 6, 4, 1]}, "ValueError: runs: five sizes."),
-    ({1: []}, "ValueError: runs: five sizes."),
-    ({1: [1, 6, 4, 1, 1, 1]}, "ValueError: runs: five sizes."),
-    ({1: [1, -6, 4, 1, 1]}, "ValueError: runs: sizes are >= 1."),
-    ({1: [1, 6, 0, 1, 1]}, "ValueError: runs: sizes are >= 1."),
-    ({1: [1, 6, 4, 0, 1]}, "ValueError: runs: sizes are >= 1."),
-    ({1: [2**32, 2**31, 4, 1, 1]}, "ValueError: runs: too large."),
-    ({1: [2**62, 6, 4, 1, 1]}, "ValueError: runs: too large."),
-    ({1: [THIRD, 1, 1, 1, 1], 2: 0}, "ValueError: runs: too large."),
-    ({1: [1, 6, 4, 1, 2]}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
-    ({1: [4, 6, 4, 1, 1]}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
-    ({0: "rows"}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
-    ({0: "rows", 1: [5, 1, 4, 1, 1]}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
-    ({0: "planes"}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
-    ({0: "planes", 1: [1, 2, 4, 1, 5]}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
-    ({2: -1}, "ValueError: sequences, extent: sizes are >= 1."),
-    ({3: -1}, "ValueError: sequences, extent: sizes are >= 1."),
-    ({2: 2**32, 3: 2**32}, "ValueError: sequences, extent: too large."),
-    ({4: "int8"}, "ValueError: dtype: float32, float64, float16 or bfloat16."),
-    ({6: 2}, "ValueError: ddof: 0 or 1."),
-    ({6: -1}, "ValueError: ddof: 0 or 1."),
-    ({7: -1e-5}, "ValueError: eps: finite and >= 0."),
-    ({7: float("nan")}, "ValueError: eps: finite and >= 0."),
-    ({7: float("inf")}, "ValueError: eps: finite and >= 0."),
+GOOD = {
+    "layout": "columns",
+    "runs": [1, 6, 4, 1, 1],
+    "sequences": 2,
+    "extent": 3,
+    "dtype": "float32",
+    "center": True,
+    "ddof": 0,
+    "eps": 1e-5,
+    "eps_outside": False,
+}
+PLANS: list[tuple[dict[str, Any], str]] = [
+    ({"layout": "text"}, "ValueError: layout: columns, rows or planes."),
+    ({"layout": ""}, "ValueError: layout: columns, rows or planes."),
+    ({"runs": [1, 6, 4, 1]}, "ValueError: runs: five sizes."),
+    ({"runs": []}, "ValueError: runs: five sizes."),
+    ({"runs": [1, 6, 4, 1, 1, 1]}, "ValueError: runs: five sizes."),
+    ({"runs": [1, -6, 4, 1, 1]}, "ValueError: runs: sizes are >= 1."),
+    ({"runs": [1, 6, 0, 1, 1]}, "ValueError: runs: sizes are >= 1."),
+    ({"runs": [1, 6, 4, 0, 1]}, "ValueError: runs: sizes are >= 1."),
+    ({"runs": [2**32, 2**31, 4, 1, 1]}, "ValueError: runs: too large."),
+    ({"runs": [2**62, 6, 4, 1, 1]}, "ValueError: runs: too large."),
+    ({"runs": [THIRD, 1, 1, 1, 1], "sequences": 0}, "ValueError: runs: too large."),
+    ({"runs": [1, 6, 4, 1, 2]}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
+    ({"runs": [4, 6, 4, 1, 1]}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
+    ({"layout": "rows"}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
+    (
+        {"layout": "rows", "runs": [5, 1, 4, 1, 1]},
+        "ValueError: runs: do not fit the layout, the sequences and their extent.",
+    ),
+    ({"layout": "planes"}, "ValueError: runs: do not fit the layout, the sequences and their extent."),
+    (
+        {"layout": "planes", "runs": [1, 2, 4, 1, 5]},
+        "ValueError: runs: do not fit the layout, the sequences and their extent.",
+    ),
+    ({"sequences": -1}, "ValueError: sequences, extent: sizes are >= 1."),
+    ({"extent": -1}, "ValueError: sequences, extent: sizes are >= 1."),
+    ({"sequences": 2**32, "extent": 2**32}, "ValueError: sequences, extent: too large."),
+    ({"dtype": "int8"}, "ValueError: dtype: float32, float64, float16 or bfloat16."),
+    ({"ddof": 2}, "ValueError: ddof: 0 or 1."),
+    ({"ddof": -1}, "ValueError: ddof: 0 or 1."),
+    ({"eps": -1e-5}, "ValueError: eps: finite and >= 0."),
+    ({"eps": float("nan")}, "ValueError: eps: finite and >= 0."),
+    ({"eps": float("inf")}, "ValueError: eps: finite and >= 0."),
     *(
         ({place: value}, "TypeError: __init__(): incompatible function arguments.")
         for place, value in (
-            *((0, None), (1, 3), (1, [2**64, 1, 1, 1, 1]), (2, 2**63), (2, None), (2, 1.5)),
-            *((4, 1), (5, "x"), (6, 2**40), (7, "x"), (8, None)),
+            *(("layout", None), ("runs", 3), ("runs", [2**64, 1, 1, 1, 1]), ("sequences", 2**63), ("sequences", None)),
+            *(("sequences", 1.5), ("dtype", 1), ("center", "x"), ("ddof", 2**40), ("eps", "x"), ("eps_outside", None)),
         )
     ),
 ]
 
 
 def test_plans_that_make_no_sense_are_refused() -> None:
-    table = [(partial(_native.Plan, *GOOD), "nothing", "as it should be")]
+    table = [(partial(_native.Plan, **GOOD), "nothing", "as it should be")]
     for change, message in PLANS:
-        options = [change.get(i, option) for i, option in enumerate(GOOD)]
-        table.append((partial(_native.Plan, *options), message, str(change)))
+        table.append((partial(_native.Plan, **GOOD | change), message, str(change)))
     assert differences(table) == []
 
 
@@ -349,8 +365,8 @@ def test_huge_sizes_of_nothing_are_refused_or_done_at_once(number: int) -> None:
         options = HUGE[number](size)
 
         def call(options: Any = options, elements: int = elements) -> None:
-            plan = _native.Plan(*options, "float32", True, 0, 1e-5, False)
-            plan.measure(np.zeros(0, np.float32), np.zeros(elements), None, None, None, None)
+            plan = _native.Plan(*options, "float32", center=True, ddof=0, eps=1e-5, eps_outside=False)
+            plan.measure(np.zeros(0, np.float32), np.zeros(elements))
 
         told = isolated(call)
         assert told.startswith(("nothing", "ValueError: ", "MemoryError: ")), f"{options}: {told}"
@@ -380,6 +396,16 @@ def test_wrong_calls_of_the_small_loops_are_refused(name: str) -> None:
                 function(*good[:i], good[-1].reshape(-1)[: value.size].reshape(value.shape), *good[i + 1 :])
     with pytest.raises(ValueError, match="writable"):
         function(*good[:-1], frozen(good[-1]))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 5])
+def test_an_address_is_not_an_array(place: int) -> None:
+    good = [np.ones((2, 3)), np.zeros(2), np.ones(2), 0.1, 0, np.array(3)]
+    assert _native.update_running(*good) == 1
+    array = good[place]
+    wrong = [*good[:place], (array.ctypes.data, array.size, array.dtype.char), *good[place + 1 :]]
+    with pytest.raises(ValueError, match="contiguous"):
+        _native.update_running(*wrong)
 
 
 @pytest.mark.parametrize("wrong", [-1, 3, 2**62])
@@ -432,10 +458,10 @@ def test_the_fuzzer_notices_what_does_harm(monkeypatch: pytest.MonkeyPatch) -> N
 
         fault = ""
 
-        def __init__(self, *options: Any) -> None:
+        def __init__(self, **options: Any) -> None:
             pass
 
-        def measure(self, x: Array, moments: Array, *ragged: Any) -> None:
+        def measure(self, x: Array, moments: Array, **ragged: Any) -> None:
             place = fuzz_native.own_bytes(moments)
             if self.fault == "no output's":
                 fuzz_native.root(moments)[place.stop] ^= 1
@@ -454,7 +480,7 @@ def test_the_fuzzer_notices_what_does_harm(monkeypatch: pytest.MonkeyPatch) -> N
         Careless.fault = fault
         taken = arguments("measure", sizes)
         taken["moments"] = fuzz_native.fenced(taken["moments"], 64)
-        case = fuzz_native.Case([], "measure", taken, right=True)
+        case = fuzz_native.Case({}, "measure", taken, right=True)
         if not fault:
             assert fuzz_native.check(case)
             continue

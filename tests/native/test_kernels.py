@@ -412,11 +412,11 @@ def test_bfloat16_is_summed_in_float32_and_rounded_once(name: str) -> None:
     x, dy = (from_brain(one).reshape(shape) for one in bits.values())
     plan = sizes.plan("bfloat16", center=norm.center)
     there = arguments("forward", sizes, "bfloat16") | parameters | {"x": bits["x"]}
-    plan.forward(*there.values())
+    plan.forward(**there)
     back = (
         arguments("backward", sizes, "bfloat16") | bits | {"moments": there["moments"], "weight": parameters["weight"]}
     )
-    plan.backward(*back.values())
+    plan.backward(**back)
     statistics = norm.view(shape).statistics
     count, mean, m2 = there["moments"].reshape(-1, 3).T.reshape(3, *statistics)
     y, dx = (from_brain(one).reshape(shape) for one in (there["y"], back["dx"]))
@@ -425,7 +425,7 @@ def test_bfloat16_is_summed_in_float32_and_rounded_once(name: str) -> None:
         expected = run(x.astype(float), dy.astype(float), norm, **parameters)
     compare(mine, expected, x, dy, norm, what=name, spacing=brain_spacing, **parameters)
     alone = arguments("measure", sizes, "bfloat16") | {"x": bits["x"]}
-    plan.measure(*alone.values())
+    plan.measure(**alone)
     assert_same_bits(alone["moments"], there["moments"], f"{name}: measured alone")
 
 
@@ -436,7 +436,7 @@ def scaled(dtype: str, weight: float) -> tuple[Array, Array]:
     sizes = columns(1, 1, len(x), 1)
     fixed = {"x": x, "moments": np.array([1.0, 0.0, 1.0]), "weight": np.array([weight]), "bias": None, "given": True}
     taken = arguments("forward", sizes, dtype) | fixed
-    sizes.plan(dtype, eps=0.0).forward(*taken.values())
+    sizes.plan(dtype, eps=0.0).forward(**taken)
     return x, taken["y"]
 
 
@@ -733,22 +733,22 @@ def test_more_than_2_to_the_31_elements(layout: str) -> None:
     there, alone = (arguments("measure", one, "float16", rows=0) for one in (sizes, small))
     there["x"], alone["x"] = x, x[-last:]
     for one, taken in ((sizes, there), (small, alone)):
-        one.plan("float16").measure(*taken.values())
+        one.plan("float16").measure(**taken)
     assert_same_bits(there["moments"][-len(alone["moments"]) :], alone["moments"], "moments")
     moments = there["moments"]
     assert not moments[1 : -len(alone["moments"])][::3].any()  # the means of zeros
     forward = arguments("forward", sizes, "float16", rows=0) | {"x": x, "y": y, "weight": weight, "bias": None}
-    sizes.plan("float16").forward(*forward.values())
+    sizes.plan("float16").forward(**forward)
     expected = arguments("forward", small, "float16", rows=0) | {"x": x[-last:], "weight": weight, "bias": None}
     expected["y"] = np.empty(last, np.float16)
-    small.plan("float16").forward(*expected.values())
+    small.plan("float16").forward(**expected)
     assert y[-last:].tobytes() == expected["y"].tobytes()
     assert not y[: elements - last : 4097].any()
     del expected
     back = arguments("backward", sizes, "float16", rows=0)
     back |= {"x": x, "dy": x, "dx": y, "moments": moments, "weight": weight, "constant": True}
     y.fill(7)
-    sizes.plan("float16").backward(*back.values())
+    sizes.plan("float16").backward(**back)
     assert not y[: elements - last : 4097].any()
     assert_close(back["dbias"].sum(), x[-last:].sum(dtype=float), 1e-5 * last, "dbias")
     assert np.isfinite(y[-last::4097]).all()

@@ -155,16 +155,21 @@ NB_MODULE(_native, m) {
     m.def("register_torch", &Tensor::register_torch, "How to read torch's tensors; False if the version is not known.");
     m.def("can_read", [](nb::handle tensor) { return Tensor().read(tensor, "fdeHq"); },
           "Whether this is a tensor of torch that can be read in place, whatever its strides.");
+    const auto optional = [](const char* name) { return nb::arg(name) = nb::none(); };
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<const std::string&, const std::vector<std::int64_t>&, std::int64_t, std::int64_t,
-                      const std::string&, bool, int, double, bool>())
-        .def("measure", &Plan::measure, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-             nb::arg().none(), nb::arg().none())
-        .def("forward", &Plan::forward, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-             nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
-        .def("backward", &Plan::backward, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-             nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-             nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
+                      const std::string&, bool, int, double, bool>(),
+             nb::arg("layout"), nb::arg("runs"), nb::arg("sequences"), nb::arg("extent"), nb::arg("dtype"), nb::kw_only(),
+             nb::arg("center"), nb::arg("ddof"), nb::arg("eps"), nb::arg("eps_outside"))
+        .def("measure", &Plan::measure, nb::arg("x").none(), nb::arg("moments").none(), nb::kw_only(), optional("lengths"),
+             optional("starts"), optional("valid"), optional("sample_weight"))
+        .def("forward", &Plan::forward, nb::arg("x").none(), nb::arg("y").none(), nb::arg("moments").none(), nb::kw_only(),
+             optional("weight"), optional("bias"), optional("lengths"), optional("starts"), optional("valid"),
+             optional("sample_weight"), nb::arg("keep_padding") = false, nb::arg("given") = false)
+        .def("backward", &Plan::backward, nb::arg("x").none(), nb::arg("dy").none(), nb::arg("dx").none(),
+             nb::arg("moments").none(), nb::kw_only(), nb::arg("sums").none(), optional("weight"), optional("dweight"),
+             optional("dbias"), optional("lengths"), optional("starts"), optional("valid"), optional("sample_weight"),
+             nb::arg("keep_padding") = false, nb::arg("given") = false, nb::arg("constant") = false);
     nb::class_<Call>(m, "Call")
         .def(nb::init<const Plan&, std::int64_t, nb::handle, nb::handle, nb::handle, nb::handle, bool, bool>(), nb::arg(),
              nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())

@@ -147,7 +147,7 @@ public:
         });
     }
 
-    void backward(nb::handle x_, nb::handle dy_, nb::handle dx_, nb::handle moments_, nb::handle weight_, nb::handle sums_,
+    void backward(nb::handle x_, nb::handle dy_, nb::handle dx_, nb::handle moments_, nb::handle sums_, nb::handle weight_,
                   nb::handle dweight_, nb::handle dbias_, nb::handle lengths_, nb::handle starts_, nb::handle valid_,
                   nb::handle sample_weight_, bool keep_padding, bool given, bool constant) const {
         Array x, dy, dx, found, weight, sums, dweight, dbias;

@@ -1,0 +1,61 @@
+"""What an engine implements: the verbs, with every argument given. `truenorm.engine` chooses among them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+from numpy.typing import ArrayLike, NDArray
+
+from truenorm.core import reference
+from truenorm.core.inputs import BackwardSums, Normalized, Padding
+from truenorm.core.moments import Moments, measure
+from truenorm.core.norm import Norm
+
+Engine = Literal["native", "reference"]
+Gradients = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]  # dx, dweight, dbias
+
+# The dtypes of the kernels, by their letters in the buffer protocol. NumPy has no bfloat16: H is its bits.
+FORMATS = {"e": "float16", "f": "float32", "d": "float64", "H": "bfloat16"}
+
+
+class Backend(Protocol):
+    """The verbs of `truenorm`. Their meaning is documented in `truenorm.core`."""
+
+    def measure(
+        self,
+        x: ArrayLike,
+        norm: Norm,
+        *,
+        valid: ArrayLike | None,
+        lengths: ArrayLike | None,
+        offsets: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+    ) -> Moments: ...
+
+    def forward(
+        self,
+        x: ArrayLike,
+        norm: Norm,
+        *,
+        weight: ArrayLike | None,
+        bias: ArrayLike | None,
+        valid: ArrayLike | None,
+        lengths: ArrayLike | None,
+        offsets: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+        moments: Moments | None,
+        padding: Padding,
+    ) -> Normalized: ...
+
+    def backward_sums(self, dy: ArrayLike, out: Normalized) -> BackwardSums: ...
+
+    def backward(self, dy: ArrayLike, out: Normalized, *, sums: BackwardSums | None) -> Gradients: ...
+
+
+class ReferenceBackend:
+    """The definition in NumPy."""
+
+    measure = staticmethod(measure)
+    forward = staticmethod(reference.forward)
+    backward_sums = staticmethod(reference.backward_sums)
+    backward = staticmethod(reference.backward)

@@ -1,0 +1,300 @@
+"""A `Kernel`: a compiled plan for one normalization, shape and dtype. Arranges arrays, computes nothing.
+
+It holds a plan, and knows how x, weight, statistics and ragged arguments come into the canonical form and back. Kernels
+are cached, so that a call on a small array costs a few microseconds; they hold nothing that grows with the data.
+
+What the kernels do not take is left to the reference (`find` returns None): ragged arguments that vary along an axis
+of weight, such as a `valid` that differs between channels; packed rows whose statistics keep t but not b; empty
+arrays; and dtypes other than float16, float32 and float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from truenorm import _native
+from truenorm.core.layout import Layout
+from truenorm.core.mask import MaskedInput
+from truenorm.core.moments import Moments, ignore_floating_point_errors
+from truenorm.core.norm import Norm
+from truenorm.engine.backend import FORMATS
+
+Array = NDArray[Any]
+LayoutKind = Literal["columns", "rows", "planes"]
+_FLOATS = tuple(np.dtype(char) for char in "efd")  # what kernels read and write
+_DOUBLE = np.dtype(np.float64)
+
+
+class Ragged(NamedTuple):
+    """The ragged arguments as a plan takes them: each None, or flat and contiguous."""
+
+    lengths: Array | None = None
+    starts: Array | None = None
+    valid: Array | None = None
+    sample_weight: Array | None = None
+
+
+EVERYTHING = Ragged()
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A compiled plan for one normalization, shape and dtype."""
+
+    layout: Layout
+    plan: _native.Plan
+    dtype: np.dtype[Any]
+    sequences: int
+    extent: int
+    char: str  # of the dtype: a key of FORMATS
+
+    @cached_property
+    def statistics(self) -> int:
+        return math.prod(self.layout.statistics)
+
+    @cached_property
+    def width(self) -> int:
+        return self.layout.canonical[2] * self.layout.canonical[3]
+
+    # -- x and its like --
+
+    def fold(self, values: Array) -> Array:
+        """An array of x's shape as the kernels take it: contiguous, in the order of the runs, in this dtype."""
+        if self.layout.transposed:
+            values = values.reshape(self.layout.split).transpose(self.layout.order)
+        if values.dtype is self.dtype and values.flags.carray:
+            return values
+        return _aligned(_contiguous(values, self.dtype))
+
+    def unfold(self, values: Array, masked: MaskedInput) -> Array:
+        """Back to x's shape and dtype (which may be of another byte order)."""
+        if self.layout.transposed:
+            values = values.reshape([self.layout.split[i] for i in self.layout.order]).transpose(self._back)
+        if values.shape != masked.source.shape:
+            values = values.reshape(masked.source.shape)
+        return values if values.dtype is masked.dtype else values.astype(masked.dtype, copy=False)
+
+    @cached_property
+    def _back(self) -> tuple[int, ...]:
+        return tuple(self.layout.order.index(i) for i in range(len(self.layout.axes)))
+
+    # -- what covers some axes of x: statistics, weight, positions --
+
+    def fold_part(self, values: Array, split: tuple[int, ...]) -> Array:
+        """A flat array of these split sizes (1 along axes where it is constant), in the order of the runs."""
+        values = values.reshape(split)
+        values = values.transpose(self.layout.order) if self.layout.transposed else values
+        return _aligned(np.ascontiguousarray(values)).reshape(-1)
+
+    def unfold_part(self, values: Array, split: tuple[int, ...]) -> Array:
+        if self.layout.transposed:
+            values = values.reshape([split[i] for i in self.layout.order]).transpose(self._back)
+        return values
+
+    def table(self, moments: Moments) -> Array:
+        """(statistics, 3): count, mean and m2 of each, in the order of the runs."""
+        measured = measured_by(moments)
+        if measured is not None and not self.layout.transposed and not measured.layout.transposed:
+            table: Array = vars(moments)["table"]
+            return table
+        parts = (moments.count, moments.mean, moments.m2)
+        split = self.layout.statistics_split
+        return np.stack([self.fold_part(np.asarray(one, np.float64), split) for one in parts], axis=-1)
+
+    def part(self, table: Array, i: int) -> Array:
+        """Column i of a table of statistics, as the pattern has them."""
+        return self.unfold_part(table[:, i], self.layout.statistics_split).reshape(self.layout.statistics)
+
+    def parameter(self, values: Array | None) -> Array | None:
+        if values is None:
+            return None
+        if values.dtype not in _FLOATS:
+            values = values.astype(np.float64)
+        if self.layout.transposed or not values.flags.carray:
+            values = self.fold_part(values, self.layout.weight_split)
+        return values
+
+    def gradient(self, like: Array | None, dtype: Any = None) -> Array | None:
+        """Where a kernel writes the gradient of a parameter: in this dtype, or in the parameter's."""
+        if like is None:
+            return None
+        dtype = like.dtype if dtype is None else dtype
+        return np.empty(self.width, dtype if dtype in _FLOATS else np.float64)
+
+    def unfold_gradient(self, values: Array | None, like: Array | None) -> Array | None:
+        """A gradient that a kernel wrote, in the shape and dtype of the parameter."""
+        if values is None or like is None:
+            return None
+        if self.layout.transposed or values.shape != like.shape:
+            values = self.unfold_part(values, self.layout.weight_split).reshape(like.shape)
+        return values if values.dtype is like.dtype else cast(values, like.dtype)
+
+    def ragged(self, masked: MaskedInput) -> Ragged:
+        """Which elements are valid, as a plan takes it."""
+        if masked.unmasked:
+            return EVERYTHING
+        if masked.offsets is not None:
+            weights = None
+            if masked.sample_weight is not None:
+                padded = masked.sample_weight.reshape(masked.layout.shape[:2])
+                weights = np.ascontiguousarray(padded[masked.rows], np.float64)
+            return Ragged(np.diff(masked.offsets), masked.offsets[:-1], None, weights)
+        lengths = valid = weights = None
+        if masked.lengths is not None and (repeated := self.repeats) is not None:
+            lengths = self.per_sequence(masked.lengths, repeated)
+        elif masked.valid is not None:
+            valid = self._positions(masked.valid)
+        if masked.weights is not None:
+            weights = self._positions(np.asarray(masked.sample_weight, np.float64))
+        return Ragged(lengths, None, valid, weights)
+
+    @staticmethod
+    def per_sequence(lengths: Array, repeats: int) -> Array:
+        """The length of each sequence, from those of the samples."""
+        return lengths if repeats == 1 else np.repeat(lengths, repeats)
+
+    def _positions(self, values: Array) -> Array:
+        """One value for each position, from an array that broadcasts against x."""
+        split = tuple(1 if axis.weighted else axis.size for axis in self.layout.axes)
+        return self.fold_part(np.broadcast_to(values, split), split)
+
+    @cached_property
+    def repeats(self) -> int | None:
+        """How many sequences each sample has; None if a plan cannot take lengths, as t is not the last axis."""
+        names = [self.layout.axes[i].name for group in (0, 1, 4) for i in self.layout.axis_groups[group]]
+        sizes = {axis.name: axis.size for axis in self.layout.axes}
+        if "b" not in names or names[-1:] != ["t"] or sizes["t"] != self.extent or names[0] != "b":
+            return None
+        return math.prod(sizes[name] for name in names[1:-1])
+
+
+@ignore_floating_point_errors  # numbers beyond a dtype become inf
+def cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    """A copy in another dtype."""
+    return values.astype(dtype)
+
+
+@ignore_floating_point_errors
+def _contiguous(values: Array, dtype: np.dtype[Any]) -> Array:
+    return np.ascontiguousarray(values, dtype)
+
+
+def _aligned(values: Array) -> Array:
+    """A layout of bytes may start anywhere; the kernels' loads may not."""
+    return values if values.flags.aligned else values.copy()
+
+
+def measured_by(moments: Moments) -> Kernel | None:
+    """The kernel whose table these moments still have."""
+    return vars(moments).get("kernel")
+
+
+class KernelMoments(Moments):
+    """Moments that a kernel measured: a table. count, mean and m2 are made from it when they are first used."""
+
+    kernel: Kernel
+    table: Array  # (statistics, 3), in the order of the kernel
+    weighted: bool  # whether counts are sums of sample weights
+
+    @classmethod
+    def of(cls, kernel: Kernel, table: Array, *, weighted: bool) -> KernelMoments:
+        """Without the checks of `Moments`. x is not kept alive."""
+        moments = object.__new__(cls)
+        moments.__dict__ = {"kernel": kernel, "table": table, "weighted": weighted}
+        return moments
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("count", "mean", "m2"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value: Array = self._count() if name == "count" else self.kernel.part(self.table, 1 if name == "mean" else 2)
+        vars(self)[name] = value
+        return value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        kernel = vars(self).get("kernel")  # `replace` makes one without
+        return self.mean.shape if kernel is None else kernel.layout.statistics
+
+    def blended(self, mean: Array, var: Array, momentum: float, ddof: int) -> tuple[Array, Array] | None:
+        table = vars(self).get("table")
+        plain = mean.dtype is _DOUBLE and var.dtype is _DOUBLE and mean.flags.carray and var.flags.carray
+        if table is None or not plain or self.kernel.layout.transposed:
+            return None
+        moved = np.empty((2, *mean.shape))
+        done = _native.blend_running(table, mean, var, momentum, ddof, moved)
+        return (moved[0], moved[1]) if done else None
+
+    def _count(self) -> Array:
+        count = self.kernel.part(self.table, 0)
+        return count if self.weighted else count.astype(np.int64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Moments, (self.count, self.mean, self.m2)
+
+
+def find(masked: MaskedInput, char: str | None = None) -> Kernel | None:
+    """The kernel for this input; None if there is none. char: of x's dtype, if x is no NumPy array."""
+    norm, offsets, char = masked.norm, masked.offsets, char or masked.dtype.char
+    if char not in FORMATS:
+        return None
+    if masked.unmasked:
+        return whole_kernel(norm, masked.layout.shape, char)
+    for i, axis in enumerate(masked.layout.axes):
+        if axis.weighted and (
+            (masked.mask is not None and masked.mask.shape[i] > 1)
+            or (masked.weights is not None and masked.weights.shape[i] > 1)
+            or (masked.lengths is not None and axis.name in ("b", "t"))
+        ):
+            return None
+    if offsets is None:
+        return whole_kernel(norm, masked.layout.shape, char)
+    return _packed_kernel(norm, len(offsets) - 1, masked.source.shape[1], char)
+
+
+@lru_cache(maxsize=512)
+def whole_kernel(norm: Norm, shape: tuple[int, ...], char: str) -> Kernel | None:
+    """The kernel for an array of this shape and dtype; None if it has no elements."""
+    layout = norm.view(shape)
+    outer, reduced, _, _, positions = layout.canonical
+    kind: LayoutKind = "planes" if layout.axis_groups[4] else "columns" if layout.axis_groups[1] else "rows"
+    if kind == "planes":
+        sequences, extent = outer * reduced, positions
+    else:
+        rows = layout.axis_groups[1] if kind == "columns" else layout.axis_groups[0]
+        last = layout.axes[rows[-1]] if rows else None
+        extent = last.size if last is not None and last.name == "t" else reduced if kind == "columns" else outer
+        sequences = outer * reduced // extent if extent else 0
+    if 0 in layout.canonical:
+        return None  # nothing to compute: the reference handles every empty case
+    return _make(layout, norm, kind, sequences, extent, char)
+
+
+@lru_cache(maxsize=512)
+def _packed_kernel(norm: Norm, samples: int, channels: int, char: str) -> Kernel | None:
+    """Packed rows whose samples have statistics of their own: one sequence for each sample."""
+    layout = norm.view((samples, 1, channels))
+    if not layout.axes[0].reduced and layout.axes[1].reduced and not layout.transposed and 0 not in layout.canonical:
+        return _make(layout, norm, "columns", samples, 1, char)
+    return None
+
+
+def _make(layout: Layout, norm: Norm, kind: LayoutKind, sequences: int, extent: int, char: str) -> Kernel:
+    dtype = np.dtype(char)
+    plan = _native.Plan(
+        kind,
+        list(layout.canonical),
+        sequences,
+        extent,
+        FORMATS[char],
+        center=norm.center,
+        ddof=norm.ddof,
+        eps=norm.eps,
+        eps_outside=norm.eps_at == "std",
+    )
+    return Kernel(layout, plan, dtype, sequences, extent, char)
