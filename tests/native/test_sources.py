@@ -39,7 +39,7 @@ def narrowings(code: str) -> list[str]:
 def test_no_index_is_narrowed() -> None:
     for file in sorted(SOURCES.glob("*.cpp")):
         assert narrowings(f'#include "{file.name}"') == [], file.name
-    planted = '#include "problem.hpp"\nint rows(const truenorm::Problem& p) { return p.rows; }'
+    planted = '#include "params.hpp"\nint rows(const truenorm::CallParams& p) { return p.rows; }'
     assert "may change value" in narrowings(planted)[0]
 
 

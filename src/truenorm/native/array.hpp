@@ -8,11 +8,14 @@
 
 #include <nanobind/nanobind.h>
 
+#include "dtype.hpp"
+
 namespace truenorm {
 
 namespace nb = nanobind;
 
-// One contiguous array, held for as long as a call needs it: any object with the buffer protocol, such as a NumPy array.
+// One contiguous array, held for as long as a call needs it: any object with the buffer protocol, such as a NumPy
+// array.
 class Array {
 public:
     Array() = default;
@@ -39,7 +42,8 @@ public:
     void has(const char* name, std::int64_t wanted) const {
         if (data && count != wanted)
             throw nb::value_error(
-                (std::string(name) + ": " + std::to_string(wanted) + " elements, got " + std::to_string(count) + ".").c_str());
+                (std::string(name) + ": " + std::to_string(wanted) + " elements, got " + std::to_string(count) + ".")
+                    .c_str());
     }
 
     void apart_from(const Array& other) const {
@@ -54,6 +58,7 @@ public:
         return static_cast<T*>(data);
     }
     std::int64_t size() const { return count; }
+    Buffer buffer() const { return {data, letter}; }
     explicit operator bool() const { return data != nullptr; }
     char letter = 0;
 
@@ -63,20 +68,14 @@ private:
     void* data = nullptr;
     std::int64_t count = 0;
 
-    std::int64_t itemsize() const {
-        switch (letter) {
-            case 'e': case 'H': return 2;
-            case 'f': return 4;
-            case '?': case 'B': return 1;
-            default: return 8;
-        }
-    }
+    std::int64_t itemsize() const { return size_of(letter); }
 
     const char* open(nb::handle object, const char* name, bool writable) {
         const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(object.ptr(), &view, flags) != 0) {
             PyErr_Clear();
-            throw nb::value_error((std::string(name) + ": a contiguous " + (writable ? "writable " : "") + "array.").c_str());
+            throw nb::value_error(
+                (std::string(name) + ": a contiguous " + (writable ? "writable " : "") + "array.").c_str());
         }
         held = true;
         data = view.buf;

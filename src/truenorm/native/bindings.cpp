@@ -45,7 +45,8 @@ bool python_blend(nb::handle moments_, nb::handle mean_, nb::handle var_, double
                  momentum, ddof, next.at<double>());
 }
 
-int python_update(nb::handle moments_, nb::handle mean_, nb::handle var_, double momentum, int ddof, nb::handle counter_) {
+int python_update(nb::handle moments_, nb::handle mean_, nb::handle var_, double momentum, int ddof,
+                  nb::handle counter_) {
     Array moments, mean, var, counter;
     moments.take(moments_, "moments", "d", false);
     mean.take(mean_, "mean", "fd", true);
@@ -64,7 +65,8 @@ int python_update(nb::handle moments_, nb::handle mean_, nb::handle var_, double
     int done = 0;
     by_letter(mean.letter, [&](auto t) {
         using T = decltype(t);
-        done = update(reinterpret_cast<const Moments*>(moments.at<double>()), mean.at<T>(), var.at<T>(), count, momentum, ddof);
+        done = update(reinterpret_cast<const Moments*>(moments.at<double>()), mean.at<T>(), var.at<T>(), count,
+                      momentum, ddof);
     });
     if (done == 1 && counter) ++*counter.at<std::int64_t>();
     return done;
@@ -88,7 +90,8 @@ double python_cross_entropy(nb::handle logits_, nb::handle targets_, nb::handle 
     double loss = 0;
     by_letter(logits.letter, [&](auto t) {
         using T = decltype(t);
-        loss = truenorm::cross_entropy<T>(logits.at<const T>(), targets.at<const std::int64_t>(), rows, classes, dlogits.at<T>());
+        loss = truenorm::cross_entropy<T>(logits.at<const T>(), targets.at<const std::int64_t>(), rows, classes,
+                                          dlogits.at<T>());
     });
     return loss;
 }
@@ -101,7 +104,8 @@ void python_add_rows(nb::handle numbers_, nb::handle rows_, nb::handle table_) {
     const char same[2] = {rows.letter, 0};
     table.take(table_, "table", same, true);
     const std::int64_t count = numbers.size(), width = count ? rows.size() / count : 0;
-    if (width < 1 || count * width != rows.size() || table.size() % width) throw nb::value_error("rows: one for each number.");
+    if (width < 1 || count * width != rows.size() || table.size() % width)
+        throw nb::value_error("rows: one for each number.");
     table.apart_from(numbers);
     table.apart_from(rows);
     for (std::int64_t i = 0; i < count; ++i)
@@ -109,7 +113,8 @@ void python_add_rows(nb::handle numbers_, nb::handle rows_, nb::handle table_) {
             throw nb::index_error("numbers: of rows of the table.");
     by_letter(rows.letter, [&](auto t) {
         using T = decltype(t);
-        truenorm::add_rows<T>(numbers.at<const std::int64_t>(), rows.at<const T>(), count, width, table.size(), table.at<T>());
+        truenorm::add_rows<T>(numbers.at<const std::int64_t>(), rows.at<const T>(), count, width, table.size(),
+                              table.at<T>());
     });
 }
 
@@ -142,16 +147,19 @@ NB_MODULE(_native, m) {
     m.def("set_threads", &set_threads, "How many threads a call may use.");
     m.def("get_threads", &get_threads, "How many threads a call may use.");
     m.def("use_openmp", &join_openmp, "Whether to use OpenMP's threads from now on; False if they are not used.");
-    m.def("select_loops", [](const char* name) { return select_loops(*name ? name : nullptr); },
-          "Use the loops of this name, \"\" for the best; False where this processor has none.");
+    m.def(
+        "select_loops", [](const char* name) { return select_loops(*name ? name : nullptr); },
+        "Use the loops of this name, \"\" for the best; False where this processor has none.");
     m.def("blend_running", &python_blend, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
           nb::arg().none(), "Running mean and variance after one more batch; False where a channel needs care.");
     m.def("update_running", &python_update, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
-          nb::arg().none(), "Move a running mean and variance in place, and count it; 1: moved, 0: nothing to move by, -1: not finite, so not moved.");
-    m.def("cross_entropy", &python_cross_entropy, nb::arg().none(),
-          nb::arg().none(), nb::arg().none(), "The mean of -log softmax(logits)[target]; writes its gradient.");
-    m.def("add_rows", &python_add_rows, nb::arg().none(),
-          nb::arg().none(), nb::arg().none(), "table = 0, then table[numbers[i]] += rows[i].");
+          nb::arg().none(),
+          "Move a running mean and variance in place, and count it; 1: moved, 0: nothing to move by, -1: not finite, "
+          "so not moved.");
+    m.def("cross_entropy", &python_cross_entropy, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+          "The mean of -log softmax(logits)[target]; writes its gradient.");
+    m.def("add_rows", &python_add_rows, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+          "table = 0, then table[numbers[i]] += rows[i].");
     m.def("register_torch", &Tensor::register_torch, "How to read torch's tensors; False if the version is not known.");
     m.def("can_read", [](nb::handle tensor) { return Tensor().read(tensor, "fdeHq"); },
           "Whether this is a tensor of torch that can be read in place, whatever its strides.");
@@ -159,17 +167,48 @@ NB_MODULE(_native, m) {
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<const std::string&, const std::vector<std::int64_t>&, std::int64_t, std::int64_t,
                       const std::string&, bool, int, double, bool>(),
-             nb::arg("layout"), nb::arg("runs"), nb::arg("sequences"), nb::arg("extent"), nb::arg("dtype"), nb::kw_only(),
-             nb::arg("center"), nb::arg("ddof"), nb::arg("eps"), nb::arg("eps_outside"))
-        .def("measure", &Plan::measure, nb::arg("x").none(), nb::arg("moments").none(), nb::kw_only(), optional("lengths"),
-             optional("starts"), optional("valid"), optional("sample_weight"))
-        .def("forward", &Plan::forward, nb::arg("x").none(), nb::arg("y").none(), nb::arg("moments").none(), nb::kw_only(),
-             optional("weight"), optional("bias"), optional("lengths"), optional("starts"), optional("valid"),
-             optional("sample_weight"), nb::arg("keep_padding") = false, nb::arg("given") = false)
-        .def("backward", &Plan::backward, nb::arg("x").none(), nb::arg("dy").none(), nb::arg("dx").none(),
-             nb::arg("moments").none(), nb::kw_only(), nb::arg("sums").none(), optional("weight"), optional("dweight"),
-             optional("dbias"), optional("lengths"), optional("starts"), optional("valid"), optional("sample_weight"),
-             nb::arg("keep_padding") = false, nb::arg("given") = false, nb::arg("constant") = false);
+             nb::arg("layout"), nb::arg("runs"), nb::arg("sequences"), nb::arg("extent"), nb::arg("dtype"),
+             nb::kw_only(), nb::arg("center"), nb::arg("ddof"), nb::arg("eps"), nb::arg("eps_outside"))
+        .def(
+            "measure",
+            [](const Plan& plan, nb::handle x, nb::handle moments, nb::handle lengths, nb::handle starts,
+               nb::handle valid,
+               nb::handle sample_weight) { plan.measure(x, moments, {lengths, starts, valid, sample_weight}); },
+            nb::arg("x").none(), nb::arg("moments").none(), nb::kw_only(), optional("lengths"), optional("starts"),
+            optional("valid"), optional("sample_weight"))
+        .def(
+            "forward",
+            [](const Plan& plan, nb::handle x, nb::handle y, nb::handle moments, nb::handle weight, nb::handle bias,
+               nb::handle lengths, nb::handle starts, nb::handle valid, nb::handle sample_weight, bool keep_padding,
+               bool given) {
+                plan.forward(
+                    {x, y, moments, weight, bias, {lengths, starts, valid, sample_weight}, keep_padding, given});
+            },
+            nb::arg("x").none(), nb::arg("y").none(), nb::arg("moments").none(), nb::kw_only(), optional("weight"),
+            optional("bias"), optional("lengths"), optional("starts"), optional("valid"), optional("sample_weight"),
+            nb::arg("keep_padding") = false, nb::arg("given") = false)
+        .def(
+            "backward",
+            [](const Plan& plan, nb::handle x, nb::handle dy, nb::handle dx, nb::handle moments, nb::handle sums,
+               nb::handle weight, nb::handle dweight, nb::handle dbias, nb::handle lengths, nb::handle starts,
+               nb::handle valid, nb::handle sample_weight, bool keep_padding, bool given, bool constant) {
+                plan.backward({x,
+                               dy,
+                               dx,
+                               moments,
+                               sums,
+                               weight,
+                               dweight,
+                               dbias,
+                               {lengths, starts, valid, sample_weight},
+                               keep_padding,
+                               given,
+                               constant});
+            },
+            nb::arg("x").none(), nb::arg("dy").none(), nb::arg("dx").none(), nb::arg("moments").none(), nb::kw_only(),
+            nb::arg("sums").none(), optional("weight"), optional("dweight"), optional("dbias"), optional("lengths"),
+            optional("starts"), optional("valid"), optional("sample_weight"), nb::arg("keep_padding") = false,
+            nb::arg("given") = false, nb::arg("constant") = false);
     nb::class_<Call>(m, "Call")
         .def(nb::init<const Plan&, std::int64_t, nb::handle, nb::handle, nb::handle, nb::handle, bool, bool>(), nb::arg(),
              nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())

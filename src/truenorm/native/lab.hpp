@@ -1,4 +1,4 @@
-// Two small loops of the lab that NumPy has no single call for. Their twins are in `lab/layers.py`.
+// Two small loops of the lab that NumPy has no single call for. `lab/layers.py` has both in NumPy.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,8 @@ namespace truenorm {
 
 // The mean of -log softmax(logits)[target]; dlogits = (softmax - onehot) / rows.
 template <class T>
-double cross_entropy(const T* logits, const std::int64_t* targets, std::int64_t rows, std::int64_t classes, T* dlogits) {
+double cross_entropy(const T* logits, const std::int64_t* targets, std::int64_t rows, std::int64_t classes,
+                     T* dlogits) {
     double loss = 0;
     for (std::int64_t i = 0; i < rows; ++i, logits += classes, dlogits += classes) {
         const T top = *std::max_element(logits, logits + classes);  // so that no exp overflows

@@ -1,8 +1,8 @@
-// The innermost loops, which are all that knows an instruction set. One table of them for each set is compiled
-// from `loops.inc`; `loops()` picks the best that the processor has. Everything else is plain C++.
+// The innermost loops, the only code that depends on an instruction set. `loops.inc` is compiled into one table of them
+// for each set; `loops()` picks the best that the processor has. Everything else is plain C++.
 //
-// T is what is stored, A what is computed with. `hi + lo` is a mean in two parts: in float, (x - hi) - lo keeps the
-// digits of a mean that float cannot hold. All sums inside a loop have a fixed order, the same for every set.
+// T is the dtype of x, A the type of the computation. `hi + lo` is a mean in two parts: in float, (x - hi) - lo keeps
+// the digits of a mean that float cannot hold. All sums inside a loop have a fixed order, the same for every set.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace truenorm {
 
-constexpr int TILE = 512;       // columns that are worked on together: their coefficients stay in the first-level cache
-constexpr int BLOCK_ROWS = 64;  // rows of them that are summed together: such a block stays in the second level
-constexpr int BLOCK = 2048;     // elements of a block along a contiguous axis
-constexpr int PIECE_OF_PLANES = 8192;  // elements of planes that a thread takes at once
-constexpr int GROUP = 8;        // rows with statistics of their own that are worked on together; divides BLOCK_ROWS
+constexpr int TILE = 512;              // columns of one item of work: their coefficients stay in the first-level cache
+constexpr int BLOCK_ROWS = 64;         // rows of a block: with TILE columns it stays in the second-level cache
+constexpr int BLOCK = 2048;            // elements of a block along a contiguous axis
+constexpr int PIECE_OF_PLANES = 8192;  // elements of planes in one item of work
+constexpr int GROUP = 8;               // rows with statistics of their own that one loop handles; divides BLOCK_ROWS
 
 template <class T, class A>
 struct Loops {
-    // Columns: one statistic for each of w <= TILE columns; rows[r] points at the first of them. s: (n), or null. Behind
-    // the n rows, `more` others follow in the list, which are fetched while there is something to compute.
+    // Columns: one statistic for each of w <= TILE columns. rows, x, dy: (n) pointers to the first of these columns,
+    // followed by `more` others, which are prefetched. s: (n) sample weights, or null. All other arrays: (w).
     void (*column_moments)(const T* const* rows, const double* s, int n, int more, int w, bool center, double* mean,
                            double* m2);
     void (*column_sums)(const T* const* x, const T* const* dy, int n, int more, int w, const A* hi, const A* lo,
@@ -29,18 +29,18 @@ struct Loops {
     void (*column_backward)(const T* x, const T* dy, T* dx, std::int64_t w, const A* hi, const A* lo, const A* scale,
                             const A* through_mean, const A* through_var, A s);
 
-    // Stretches: n contiguous elements of one statistic. s: (n).
+    // Stretches: n contiguous elements of one statistic. x, y, dy, dx: (n). s: (n) sample weights; null: all 1.
     void (*weighted_moments)(const T* x, const double* s, std::int64_t n, bool center, double* mean, double* m2);
     void (*sums)(const T* x, const T* dy, std::int64_t n, A hi, A lo, A rstd, double* dy_sum, double* dy_xhat_sum);
     void (*forward)(const T* x, T* y, std::int64_t n, A hi, A lo, A scale, A bias);
     void (*backward)(const T* x, const T* dy, T* dx, std::int64_t n, A hi, A lo, A scale, A through_mean, A through_var,
                      const double* s);
 
-    // Rows: `rows` <= GROUP stretches of n elements each, every one with a statistic of its own. What lies `ahead` elements
-    // further on is fetched meanwhile; 0: nothing.
+    // Rows: `rows` <= GROUP stretches of n elements, each with a statistic of its own. x, dy: (rows) pointers to n
+    // elements; mean, m2, hi, lo, rstd, dxhat, dxhat_xhat: (rows). Elements `ahead` further on are prefetched; 0: none.
     void (*row_moments)(const T* const* x, int rows, std::int64_t n, bool center, std::int64_t ahead, double* mean,
                         double* m2);
-    // weight (n) is theirs together; dweight, dbias (n) are added to.
+    // weight: (n), shared by the rows. dweight, dbias: (n), added to.
     void (*row_sums)(const T* const* x, const T* const* dy, int rows, std::int64_t n, const A* hi, const A* lo,
                      const A* rstd, const A* weight, std::int64_t ahead, double* dxhat, double* dxhat_xhat, A* dweight,
                      A* dbias);
@@ -56,8 +56,8 @@ struct LoopTable {
     Loops<double, double> double_double;
     Loops<Half, float> half_float;
     Loops<Half, double> half_double;
-    Loops<Brain, float> brain_float;
-    Loops<Brain, double> brain_double;
+    Loops<BFloat16, float> bfloat16_float;
+    Loops<BFloat16, double> bfloat16_double;
 };
 
 const LoopTable& loop_table_baseline();
@@ -73,27 +73,41 @@ bool select_loops(const char* name);
 template <class T, class A>
 const Loops<T, A>& loops();
 template <>
-inline const Loops<float, float>& loops() { return loop_table().float_float; }
+inline const Loops<float, float>& loops() {
+    return loop_table().float_float;
+}
 template <>
-inline const Loops<float, double>& loops() { return loop_table().float_double; }
+inline const Loops<float, double>& loops() {
+    return loop_table().float_double;
+}
 template <>
-inline const Loops<double, double>& loops() { return loop_table().double_double; }
+inline const Loops<double, double>& loops() {
+    return loop_table().double_double;
+}
 template <>
-inline const Loops<Half, float>& loops() { return loop_table().half_float; }
+inline const Loops<Half, float>& loops() {
+    return loop_table().half_float;
+}
 template <>
-inline const Loops<Half, double>& loops() { return loop_table().half_double; }
+inline const Loops<Half, double>& loops() {
+    return loop_table().half_double;
+}
 template <>
-inline const Loops<Brain, float>& loops() { return loop_table().brain_float; }
+inline const Loops<BFloat16, float>& loops() {
+    return loop_table().bfloat16_float;
+}
 template <>
-inline const Loops<Brain, double>& loops() { return loop_table().brain_double; }
+inline const Loops<BFloat16, double>& loops() {
+    return loop_table().bfloat16_double;
+}
 
-// What a type is summed in.
+// The type in which elements of type T are summed.
 template <class T>
-struct Computed {
+struct Accumulator {
     using type = float;
 };
 template <>
-struct Computed<double> {
+struct Accumulator<double> {
     using type = double;
 };
 

@@ -1,76 +1,82 @@
-// A plan: the sizes and conventions of one normalization, and how arrays from Python meet the loops. No arithmetic.
+// A plan: the sizes and conventions of one normalization, and the checks of the arrays that its verbs take. No
+// arithmetic.
 #pragma once
 
+#include <cmath>
 #include <initializer_list>
 #include <string>
 #include <vector>
 
 #include "array.hpp"
-#include "reference.hpp"
+#include "execute.hpp"
 
 namespace truenorm {
 
-enum class Dtype { float32, float64, float16, bfloat16 };
-
-// A parameter or its gradient, as it is stored; null where there is none.
-struct Stored {
-    void* data;
-    char letter;
-
-    Stored(void* data, char letter) : data(data), letter(letter) {}
-    Stored(const Array& array) : data(array.at<void>()), letter(array.letter) {}
-    template <class T>
-    T& element(std::size_t i) const {
-        return static_cast<T*>(data)[i];
-    }
-};
-
-// A parameter in double; `otherwise` where it is not given.
-inline std::vector<double> widened(Stored from, std::int64_t size, double otherwise) {
-    std::vector<double> to(static_cast<std::size_t>(size), otherwise);
-    for (std::size_t i = 0; from.data && i < to.size(); ++i) {
-        to[i] = from.letter == 'f'   ? load<double>(from.element<float>(i))
-                : from.letter == 'e' ? load<double>(from.element<Half>(i))
-                : from.letter == 'H' ? load<double>(from.element<Brain>(i))
-                                     : from.element<double>(i);
-    }
-    return to;
-}
-
-// A parameter's gradient, rounded to what it is stored in; nowhere where it is not asked for.
-inline void narrow(const std::vector<double>& from, Stored to) {
-    for (std::size_t i = 0; to.data && i < from.size(); ++i) {
-        if (to.letter == 'f') store(&to.element<float>(i), from[i]);
-        else if (to.letter == 'e') store(&to.element<Half>(i), from[i]);
-        else if (to.letter == 'H') store(&to.element<Brain>(i), from[i]);
-        else to.element<double>(i) = from[i];
-    }
-}
-
-// Which elements are real, for one call.
-struct Real {
+// The ragged arguments of one call, held while it runs.
+struct RaggedBuffers {
     Array lengths, starts, valid, sample_weight;
 };
+
+// Arguments from Python, under their names there.
+struct RaggedArgs {
+    nb::handle lengths, starts, valid, sample_weight;
+};
+struct ForwardArgs {
+    nb::handle x, y, moments, weight, bias;
+    RaggedArgs ragged;
+    bool keep_padding, given;
+};
+struct BackwardArgs {
+    nb::handle x, dy, dx, moments, sums, weight, dweight, dbias;
+    RaggedArgs ragged;
+    bool keep_padding, given, constant;
+};
+
+// For call.hpp only, which the next commit moves to the functions of execute.hpp.
+using Problem = CallParams;
+using Runs = ValidRuns;
+using Real = RaggedBuffers;
+using Stored = Buffer;
+
+template <class T>
+void forward(const Problem& p, const Runs& runs, const T* x, T* y, Moments* moments, bool given, const Affine& affine) {
+    using A = typename Accumulator<T>::type;
+    const Forward<T> call{p, runs, x, Output<T>(y, p.elements()), moments, given, affine};
+    if (p.layout == Layout::columns) return forward_columns<T, A>(call);
+    if (p.layout == Layout::rows) return forward_rows<T, A>(call);
+    forward_planes<T, A>(call);
+}
+
+template <class T>
+void backward(const Problem& p, const Runs& runs, const T* x, const T* dy, T* dx, const Moments* moments,
+              const Affine& affine, const Sums* given, bool constant, Sums* sums, double* dweight, double* dbias) {
+    using A = typename Accumulator<T>::type;
+    const Backward<T> call{p,        runs,  x,    dy,      Output<T>(dx, p.elements()), moments, affine.weight,
+                           constant, given, sums, dweight, dbias};
+    if (p.layout == Layout::columns) return backward_columns<T, A>(call);
+    if (p.layout == Layout::rows) return backward_rows<T, A>(call);
+    backward_planes<T, A>(call);
+}
 
 class Plan {
 public:
     Plan(const std::string& layout, const std::vector<std::int64_t>& runs, std::int64_t sequences, std::int64_t extent,
          const std::string& dtype_name, bool center, int ddof, double eps, bool eps_outside) {
         if (runs.size() != 5) throw nb::value_error("runs: five sizes.");
-        p.layout = layout == "columns" ? Layout::columns
-                   : layout == "rows"  ? Layout::rows
+        p.layout = layout == "columns"  ? Layout::columns
+                   : layout == "rows"   ? Layout::rows
                    : layout == "planes" ? Layout::planes
                                         : throw nb::value_error("layout: columns, rows or planes.");
-        dtype = dtype_name == "float32"   ? Dtype::float32
-                : dtype_name == "float64" ? Dtype::float64
-                : dtype_name == "float16" ? Dtype::float16
-                : dtype_name == "bfloat16" ? Dtype::bfloat16
-                                           : throw nb::value_error("dtype: float32, float64, float16 or bfloat16.");
+        bool known = false;
+        for (const DtypeInfo& info : DTYPES)
+            if (info.name && dtype_name == info.name) dtype = info.dtype, known = true;
+        if (!known) throw nb::value_error("dtype: float32, float64, float16 or bfloat16.");
         std::int64_t product = 1;
         for (std::int64_t size : runs) {
             if (size < 1) throw nb::value_error("runs: sizes are >= 1.");
             constexpr std::int64_t most = std::int64_t{1} << 56;  // so that no count of bytes overflows
-            if (__builtin_mul_overflow(product, size, &product) || product > most) throw nb::value_error("runs: too large.");
+            if (__builtin_mul_overflow(product, size, &product) || product > most)
+                throw nb::value_error("runs: too large.");
         }
         if (sequences < 1 || extent < 1) throw nb::value_error("sequences, extent: sizes are >= 1.");
         if (__builtin_mul_overflow(sequences, extent, &product)) throw nb::value_error("sequences, extent: too large.");
@@ -87,181 +93,129 @@ public:
         p.ddof = ddof;
         p.eps = eps;
         p.eps_outside = eps_outside;
-        const bool fits = p.layout == Layout::columns ? p.outer == 0 || sequences % p.outer == 0
+        const bool fits = p.layout == Layout::columns  ? p.outer == 0 || sequences % p.outer == 0
                           : p.layout == Layout::planes ? sequences == p.outer * p.reduced && extent == p.positions
                                                        : p.outer == sequences * extent;
         if (!fits || (p.layout != Layout::planes && p.positions != 1) || (p.layout == Layout::rows && p.reduced != 1))
             throw nb::value_error("runs: do not fit the layout, the sequences and their extent.");
     }
 
-    void measure(nb::handle x_, nb::handle moments_, nb::handle lengths_, nb::handle starts_, nb::handle valid_,
-                 nb::handle sample_weight_) const {
-        Array x, found;
-        Real real;
+    void measure(nb::handle x_, nb::handle moments_, const RaggedArgs& ragged_) const {
+        Array x, moments;
+        RaggedBuffers ragged;
         x.take(x_, "x", format(), false);
-        found.take(moments_, "moments", "d", true);
+        moments.take(moments_, "moments", "d", true);
         if (!x) throw nb::value_error("x: an array, got None.");
-        Problem call = prepare(x.size(), real, lengths_, starts_, valid_, sample_weight_, false);
-        if (!found) throw nb::value_error("moments: an array, got None.");
-        found.has("moments", 3 * call.statistics());
-        apart({&found}, {&x}, real);
+        const CallParams call = prepare(x.size(), ragged, ragged_, false);
+        if (!moments) throw nb::value_error("moments: an array, got None.");
+        moments.has("moments", 3 * call.statistics());
+        apart({&moments}, {&x}, ragged);
         nb::gil_scoped_release released;
-        Team team(call.elements());
-        call.team = &team;
-        const Runs runs(call);
-        dispatch([&](auto t) {
-            using T = decltype(t);
-            truenorm::measure<T>(call, runs, x.at<const T>(), reinterpret_cast<Moments*>(found.at<double>()));
-        });
+        truenorm::measure(call, ValidRuns(call), dtype, {x.at<void>(), moments.at<Moments>()});
     }
 
-    void forward(nb::handle x_, nb::handle y_, nb::handle moments_, nb::handle weight_, nb::handle bias_,
-                 nb::handle lengths_, nb::handle starts_, nb::handle valid_, nb::handle sample_weight_, bool keep_padding,
-                 bool given) const {
-        Array x, y, found, weight, bias;
-        Real real;
-        x.take(x_, "x", format(), false);
-        y.take(y_, "y", format(), true);
-        found.take(moments_, "moments", "d", !given);
-        weight.take(weight_, "weight", "dfeH", false);
-        bias.take(bias_, "bias", "dfeH", false);
+    void forward(const ForwardArgs& args) const {
+        Array x, y, moments, weight, bias;
+        RaggedBuffers ragged;
+        x.take(args.x, "x", format(), false);
+        y.take(args.y, "y", format(), true);
+        moments.take(args.moments, "moments", "d", !args.given);
+        weight.take(args.weight, "weight", FLOATS, false);
+        bias.take(args.bias, "bias", FLOATS, false);
         if (!x) throw nb::value_error("x: an array, got None.");
-        Problem call = prepare(x.size(), real, lengths_, starts_, valid_, sample_weight_, keep_padding);
-        if (!y || !found) throw nb::value_error("y, moments: arrays, got None.");
+        const CallParams call = prepare(x.size(), ragged, args.ragged, args.keep_padding);
+        if (!y || !moments) throw nb::value_error("y, moments: arrays, got None.");
         y.has("y", x.size());
-        found.has("moments", 3 * call.statistics());
+        moments.has("moments", 3 * call.statistics());
         weight.has("weight", call.width());
         bias.has("bias", call.width());
-        apart({&y}, {&x, &found, &weight, &bias}, real);
-        if (!given) apart({&found}, {&x, &weight, &bias}, real);
+        apart({&y}, {&x, &moments, &weight, &bias}, ragged);
+        if (!args.given) apart({&moments}, {&x, &weight, &bias}, ragged);
         nb::gil_scoped_release released;
-        Team team(call.elements());
-        call.team = &team;
-        const std::vector<double> w = widened(weight, call.width(), 1), b = widened(bias, call.width(), 0);
-        const Affine affine{w.data(), b.data()};
-        const Runs runs(call);
-        dispatch([&](auto t) {
-            using T = decltype(t);
-            truenorm::forward<T>(call, runs, x.at<const T>(), y.at<T>(), reinterpret_cast<Moments*>(found.at<double>()),
-                                 given, affine);
-        });
+        truenorm::forward(
+            call, ValidRuns(call), dtype,
+            {x.at<void>(), y.at<void>(), moments.at<Moments>(), args.given, weight.buffer(), bias.buffer()});
     }
 
-    void backward(nb::handle x_, nb::handle dy_, nb::handle dx_, nb::handle moments_, nb::handle sums_, nb::handle weight_,
-                  nb::handle dweight_, nb::handle dbias_, nb::handle lengths_, nb::handle starts_, nb::handle valid_,
-                  nb::handle sample_weight_, bool keep_padding, bool given, bool constant) const {
-        Array x, dy, dx, found, weight, sums, dweight, dbias;
-        Real real;
-        x.take(x_, "x", format(), false);
-        dy.take(dy_, "dy", format(), false);
-        dx.take(dx_, "dx", format(), true);
-        found.take(moments_, "moments", "d", false);
-        weight.take(weight_, "weight", "dfeH", false);
-        sums.take(sums_, "sums", "d", !given);
-        dweight.take(dweight_, "dweight", "dfeH", true);
-        dbias.take(dbias_, "dbias", "dfeH", true);
+    void backward(const BackwardArgs& args) const {
+        Array x, dy, dx, moments, weight, sums, dweight, dbias;
+        RaggedBuffers ragged;
+        x.take(args.x, "x", format(), false);
+        dy.take(args.dy, "dy", format(), false);
+        dx.take(args.dx, "dx", format(), true);
+        moments.take(args.moments, "moments", "d", false);
+        weight.take(args.weight, "weight", FLOATS, false);
+        sums.take(args.sums, "sums", "d", !args.given);
+        dweight.take(args.dweight, "dweight", FLOATS, true);
+        dbias.take(args.dbias, "dbias", FLOATS, true);
         if (!x) throw nb::value_error("x: an array, got None.");
-        Problem call = prepare(x.size(), real, lengths_, starts_, valid_, sample_weight_, keep_padding);
-        if (!found || !dy || !sums) throw nb::value_error("moments, dy, sums: arrays, got None.");
-        if (given && !dx) throw nb::value_error("dx: an array, got None.");
+        const CallParams call = prepare(x.size(), ragged, args.ragged, args.keep_padding);
+        if (!moments || !dy || !sums) throw nb::value_error("moments, dy, sums: arrays, got None.");
+        if (args.given && !dx) throw nb::value_error("dx: an array, got None.");
         dy.has("dy", x.size());
         dx.has("dx", x.size());
-        found.has("moments", 3 * call.statistics());
+        moments.has("moments", 3 * call.statistics());
         weight.has("weight", call.width());
         sums.has("sums", 2 * call.statistics());
         dweight.has("dweight", call.width());
         dbias.has("dbias", call.width());
-        apart({&dx, &dweight, &dbias}, {&x, &dy, &found, &weight, &sums}, real);
-        if (!given) apart({&sums}, {&x, &dy, &found, &weight, &dweight, &dbias}, real);
+        apart({&dx, &dweight, &dbias}, {&x, &dy, &moments, &weight, &sums}, ragged);
+        if (!args.given) apart({&sums}, {&x, &dy, &moments, &weight, &dweight, &dbias}, ragged);
         nb::gil_scoped_release released;
-        Team team(call.elements());
-        call.team = &team;
-        const std::vector<double> w = widened(weight, call.width(), 1), b(w.size());
-        const Affine affine{w.data(), b.data()};
-        const Runs runs(call);
-        Sums* table = reinterpret_cast<Sums*>(sums.at<double>());
-        std::vector<double> into_weight(w.size()), into_bias(w.size());
-        if (!given) std::fill_n(sums.at<double>(), sums.size(), 0.0);
-        dispatch([&](auto t) {
-            using T = decltype(t);
-            truenorm::backward<T>(call, runs, x.at<const T>(), dy.at<const T>(), dx.at<T>(),
-                                  reinterpret_cast<const Moments*>(found.at<double>()), affine, given ? table : nullptr,
-                                  constant, given ? nullptr : table, into_weight.data(), into_bias.data());
-        });
-        if (!given) narrow(into_weight, dweight), narrow(into_bias, dbias);
+        truenorm::backward(call, ValidRuns(call), dtype,
+                           {x.at<void>(), dy.at<void>(), dx.at<void>(), moments.at<Moments>(), args.constant,
+                            sums.at<Sums>(), args.given, weight.buffer(), dweight.buffer(), dbias.buffer()});
     }
 
-    const char* format() const {
-        switch (dtype) {
-            case Dtype::float32: return "f";
-            case Dtype::float64: return "d";
-            case Dtype::float16: return "e";
-            case Dtype::bfloat16: return "H";
-        }
-        return "";
-    }
-
-    std::size_t itemsize() const { return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2; }
-
-    template <class Call>
-    void dispatch(Call call) const {
-        switch (dtype) {
-            case Dtype::float32: return call(float{});
-            case Dtype::float64: return call(double{});
-            case Dtype::float16: return call(Half{});
-            case Dtype::bfloat16: return call(Brain{});
-        }
-    }
-
-    static void apart(std::initializer_list<const Array*> outputs, std::initializer_list<const Array*> inputs,
-                      const Real& real) {
-        for (auto one = outputs.begin(); one != outputs.end(); ++one) {
-            for (const Array* other : inputs) (*one)->apart_from(*other);
-            for (auto two = outputs.begin(); two != one; ++two) (*one)->apart_from(**two);
-            for (const Array* other : {&real.lengths, &real.starts, &real.valid, &real.sample_weight})
-                (*one)->apart_from(*other);
-        }
-    }
-
+    const char* format() const { return dtype_info(dtype).letter; }
     std::int64_t sequences() const { return p.sequences; }
     std::int64_t extent() const { return p.extent; }
 
-    // This plan for a whole x, or for the first so many steps of each sequence: from 0 to the extent.
-    Problem whole(const std::int64_t* lengths, bool keep_padding) const {
-        Problem call = p;
+    // The parameters for a whole x, or for the first steps of each sequence; lengths are from 0 to the extent.
+    CallParams whole(const std::int64_t* lengths, bool keep_padding) const {
+        CallParams call{p};
         call.rows = p.sequences * p.extent;
         call.lengths = lengths;
         call.keep_padding = keep_padding;
         return call;
     }
 
-    // This plan with the ragged arguments of one call, all of them checked.
-    Problem prepare(std::int64_t elements, Real& real, nb::handle lengths_, nb::handle starts_, nb::handle valid_,
-                    nb::handle sample_weight_, bool keep_padding) const {
-        Problem call = p;
-        real.lengths.take(lengths_, "lengths", "lq", false);
-        real.starts.take(starts_, "starts", "lq", false);
-        real.valid.take(valid_, "valid", "?B", false);
-        real.sample_weight.take(sample_weight_, "sample_weight", "d", false);
+    template <class Verb>
+    void dispatch(Verb verb) const {
+        with_type(dtype, verb);
+    }
+    CallParams prepare(std::int64_t elements, RaggedBuffers& ragged, nb::handle lengths, nb::handle starts,
+                       nb::handle valid, nb::handle sample_weight, bool keep_padding) const {
+        return prepare(elements, ragged, {lengths, starts, valid, sample_weight}, keep_padding);
+    }
+
+    // The parameters with the ragged arguments of one call, all of them checked. `ragged` holds their memory.
+    CallParams prepare(std::int64_t elements, RaggedBuffers& ragged, const RaggedArgs& args, bool keep_padding) const {
+        CallParams call{p};
+        ragged.lengths.take(args.lengths, "lengths", INTEGERS, false);
+        ragged.starts.take(args.starts, "starts", INTEGERS, false);
+        ragged.valid.take(args.valid, "valid", BOOLEANS, false);
+        ragged.sample_weight.take(args.sample_weight, "sample_weight", "d", false);
         call.rows = p.sequences * p.extent;
-        if (real.starts) {
-            if (p.layout != Layout::columns || !real.lengths || p.width() == 0)
+        if (ragged.starts) {
+            if (p.layout != Layout::columns || !ragged.lengths || p.width() == 0)
                 throw nb::value_error("starts: with lengths, for columns only.");
             call.rows = elements / p.width();
         }
         std::int64_t expected;
         if (__builtin_mul_overflow(call.rows, p.width(), &expected)) throw nb::value_error("x: too large.");
         if (elements != expected)
-            throw nb::value_error(("x: " + std::to_string(expected) + " elements, got " + std::to_string(elements) + ".").c_str());
-        real.lengths.has("lengths", p.sequences);
-        real.starts.has("starts", p.sequences);
-        real.valid.has("valid", call.rows);
-        real.sample_weight.has("sample_weight", call.rows);
-        if (real.valid && real.lengths) throw nb::value_error("valid, lengths: at most one of them.");
-        call.lengths = real.lengths.at<const std::int64_t>();
-        call.starts = real.starts.at<const std::int64_t>();
-        call.valid = real.valid.at<const std::uint8_t>();
-        call.sample_weight = real.sample_weight.at<const double>();
+            throw nb::value_error(
+                ("x: " + std::to_string(expected) + " elements, got " + std::to_string(elements) + ".").c_str());
+        ragged.lengths.has("lengths", p.sequences);
+        ragged.starts.has("starts", p.sequences);
+        ragged.valid.has("valid", call.rows);
+        ragged.sample_weight.has("sample_weight", call.rows);
+        if (ragged.valid && ragged.lengths) throw nb::value_error("valid, lengths: at most one of them.");
+        call.lengths = ragged.lengths.at<const std::int64_t>();
+        call.starts = ragged.starts.at<const std::int64_t>();
+        call.valid = ragged.valid.at<const std::uint8_t>();
+        call.sample_weight = ragged.sample_weight.at<const double>();
         call.keep_padding = keep_padding;
         std::int64_t end = 0;
         for (std::int64_t q = 0; call.lengths && q < p.sequences; ++q) {
@@ -280,9 +234,20 @@ public:
         return call;
     }
 
+    Dtype dtype{};
+
 private:
-    Problem p{};
-    Dtype dtype;
+    NormParams p{};
+
+    static void apart(std::initializer_list<const Array*> outputs, std::initializer_list<const Array*> inputs,
+                      const RaggedBuffers& ragged) {
+        for (auto one = outputs.begin(); one != outputs.end(); ++one) {
+            for (const Array* other : inputs) (*one)->apart_from(*other);
+            for (auto two = outputs.begin(); two != one; ++two) (*one)->apart_from(**two);
+            for (const Array* other : {&ragged.lengths, &ragged.starts, &ragged.valid, &ragged.sample_weight})
+                (*one)->apart_from(*other);
+        }
+    }
 };
 
 }  // namespace truenorm

@@ -1,4 +1,4 @@
-// Running statistics after one more batch: the usual case of `running.py`.
+// Running statistics after one more batch: the counterpart of `running.py` if every channel has enough elements.
 #pragma once
 
 #include <cmath>
@@ -8,25 +8,27 @@
 
 namespace truenorm {
 
-// next = mean and then var of each channel. False, where a channel has too few elements or moments that are not finite:
-// such a batch needs more care than this.
+// next (2, channels): mean and var. False if a channel has too few elements, or moments that are not finite;
+// `running.py` handles such a batch.
 inline bool blend(const Moments* batch, const double* mean, const double* var, std::int64_t channels, double momentum,
                   int ddof, double* next) {
-    bool usual = true;
+    bool plain = true;
     for (std::int64_t c = 0; c < channels; ++c) {
         const double freedom = batch[c].count - ddof;
         next[c] = mean[c] + momentum * (batch[c].mean - mean[c]);
         next[channels + c] = var[c] + momentum * (batch[c].m2 / freedom - var[c]);
-        usual &= freedom > 0 && std::isfinite(next[c]) && std::isfinite(next[channels + c]);
+        plain &= freedom > 0 && std::isfinite(next[c]) && std::isfinite(next[channels + c]);
     }
-    return usual;
+    return plain;
 }
 
-// `Running.update` for a layer's own buffers. 1: moved. 0: no channel has enough elements, so nothing was. -1: a channel is
-// not finite, so nothing was.
+// `Running.update` in place. 1: updated. 0: nothing changed, as no channel has enough elements. -1: nothing changed, as
+// a channel is not finite.
 template <class T>
 int update(const Moments* batch, T* mean, T* var, std::int64_t channels, double momentum, int ddof) {
-    const auto next_mean = [&](std::int64_t c) { return static_cast<T>(mean[c] + momentum * (batch[c].mean - mean[c])); };
+    const auto next_mean = [&](std::int64_t c) {
+        return static_cast<T>(mean[c] + momentum * (batch[c].mean - mean[c]));
+    };
     const auto next_var = [&](std::int64_t c) {
         return static_cast<T>(var[c] + momentum * (batch[c].m2 / (batch[c].count - ddof) - var[c]));
     };

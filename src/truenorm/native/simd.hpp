@@ -1,7 +1,9 @@
-// Vectors of one instruction set: `Lanes`, a fixed number of bytes whatever the width of a register, and loops over them.
+// Vectors of one instruction set: `Lanes`, a fixed number of bytes whatever the width of a register, and loops over
+// them.
 //
-// Only `loops.inc` includes this file, and everything in it is local: each instruction set compiles its own copy. The width
-// of a register is chosen here and nowhere else. A set between two of these (AVX without AVX2) uses the narrower vectors.
+// Only `loops.inc` includes this file, and everything in it is local: each instruction set compiles its own copy. The
+// width of a register is chosen here and nowhere else. A set between two of these (AVX without AVX2) uses the narrower
+// vectors.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +29,8 @@ constexpr int VECTOR = 32;
 constexpr int VECTOR = 16;
 #endif
 
-// The first n numbers of a vector, followed by those of `rest`. Memory after the n numbers is not read. Copying through an
-// array instead, as for other types, would take as long as a whole row.
+// The first n numbers of a vector, followed by those of `rest`. Memory after the n numbers is not read. Copying through
+// an array instead, as for other types, would take as long as a whole row.
 #if defined(__AVX512F__)
 inline __m512 first_of(const float* values, int n, __m512 rest) {
     return _mm512_mask_loadu_ps(rest, static_cast<__mmask16>((1u << n) - 1), values);
@@ -83,7 +85,8 @@ struct Lanes {
             for (int k = 0; k < PARTS; ++k) {
                 const std::int64_t left = n - k * WIDTH;
                 if (left >= WIDTH) lanes.part[k] = reinterpret_cast<const Anywhere*>(values)[k];
-                else if (left > 0) lanes.part[k] = first_of(values + k * WIDTH, static_cast<int>(left), Vector{} + rest);
+                else if (left > 0)
+                    lanes.part[k] = first_of(values + k * WIDTH, static_cast<int>(left), Vector{} + rest);
                 else lanes.part[k] = Vector{} + rest;
             }
             return lanes;
@@ -145,7 +148,8 @@ private:
     }
 };
 
-// One sum at a time uses many lanes, to hide the latency of an addition; four sums at a time fit the registers with few.
+// One sum at a time uses many lanes, to hide the latency of an addition; four sums at a time fit the registers with
+// few.
 template <class A>
 using Many = Lanes<A, 128>;
 template <class A>

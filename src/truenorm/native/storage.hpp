@@ -1,4 +1,4 @@
-// How numbers are stored, and how they widen to what is computed with: half and bfloat16 are summed in float.
+// How numbers are stored, and how they are widened for the computation: float16 and bfloat16 are summed in float.
 //
 // All functions are `static`: each instruction set compiles its own copy, so that the linker can never hand
 // a processor code that it does not have.
@@ -12,7 +12,7 @@ namespace truenorm {
 struct Half {
     std::uint16_t bits;
 };
-struct Brain {  // bfloat16: the upper half of a float
+struct BFloat16 {  // bfloat16: the upper half of a float
     std::uint16_t bits;
 };
 
@@ -39,7 +39,7 @@ static inline A load(double value) {
 }
 
 template <class A>
-static inline A load(Brain value) {
+static inline A load(BFloat16 value) {
     return static_cast<A>(float_of_bits(static_cast<std::uint32_t>(value.bits) << 16));
 }
 
@@ -59,7 +59,7 @@ static inline void store(float* to, double value) { *to = static_cast<float>(val
 static inline void store(float* to, float value) { *to = value; }
 static inline void store(double* to, double value) { *to = value; }
 
-static inline void store(Brain* to, float value) {
+static inline void store(BFloat16* to, float value) {
     const std::uint32_t bits = bits_of_float(value);
     const std::uint32_t even = bits + 0x7fffu + ((bits >> 16) & 1u);  // round to nearest, ties to even
     const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -82,6 +82,6 @@ static inline void store(Half* to, float value) {
 }
 
 static inline void store(Half* to, double value) { store(to, static_cast<float>(value)); }
-static inline void store(Brain* to, double value) { store(to, static_cast<float>(value)); }
+static inline void store(BFloat16* to, double value) { store(to, static_cast<float>(value)); }
 
 }  // namespace truenorm

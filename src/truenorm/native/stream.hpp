@@ -1,5 +1,5 @@
-// Outputs that do not fit the caches are written past them: an ordinary store first reads the line that it is about to
-// overwrite, and pushes out inputs that are needed again.
+// Large outputs are written past the caches: an ordinary store first reads the line that it overwrites, and evicts
+// inputs that are needed again.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ constexpr std::int64_t PIECE = 1024;                            // elements that
 constexpr std::size_t LINE = 64;
 
 // from: null writes zeros.
-inline void write_plainly(char* to, const char* from, std::size_t bytes) {
+inline void write_cached(char* to, const char* from, std::size_t bytes) {
     if (from) std::memcpy(to, from, bytes);
     else std::memset(to, 0, bytes);
 }
@@ -30,18 +30,18 @@ inline void write_lines(char* to, const char* from, std::size_t bytes) {
         _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), value);
     }
 #else
-    write_plainly(to, from, bytes);
+    write_cached(to, from, bytes);
 #endif
 }
 
-// Past the caches where whole lines are written: a part of a line would be slower than a store.
+// Whole lines go past the caches. Parts of a line are stored as usual, which is faster for them.
 inline void write_past_caches(char* to, const char* from, std::size_t bytes) {
     const std::size_t head = (LINE - reinterpret_cast<std::uintptr_t>(to) % LINE) % LINE;
-    if (bytes <= head) return write_plainly(to, from, bytes);
+    if (bytes <= head) return write_cached(to, from, bytes);
     const std::size_t lines = (bytes - head) / LINE * LINE, tail = bytes - head - lines;
-    write_plainly(to, from, head);
+    write_cached(to, from, head);
     write_lines(to + head, from ? from + head : nullptr, lines);
-    write_plainly(to + head + lines, from ? from + head + lines : nullptr, tail);
+    write_cached(to + head + lines, from ? from + head + lines : nullptr, tail);
 }
 
 // Where a kernel writes: y or dx. Null: nothing is written.
@@ -66,17 +66,17 @@ public:
         }
     }
 
-    // What is not valid: 0, or what `from` holds.
+    // Writes padding: 0, or what `from` holds.
     void fill(const T* from, std::int64_t at, std::int64_t n) const {
         if (n <= 0) return;
         const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
         char* to = reinterpret_cast<char*>(base + at);
         const char* values = from ? reinterpret_cast<const char*>(from + at) : nullptr;
         if (streamed) write_past_caches(to, values, bytes);
-        else write_plainly(to, values, bytes);
+        else write_cached(to, values, bytes);
     }
 
-    // What was streamed is seen by other threads after this.
+    // After this, other threads see what was written past the caches.
     void finish() const {
 #if defined(TRUENORM_X86)
         if (streamed) _mm_sfence();

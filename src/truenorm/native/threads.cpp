@@ -21,8 +21,8 @@ namespace {
 
 // A sleeping thread takes about 50 us to wake, in which one that is awake does about this many elements.
 constexpr std::int64_t WORTH_WAKING = 1 << 16;
-// For the next part of a call, or a call that follows at once, a thread waits awake, for no longer than it takes to wake.
-// Meanwhile it yields its processor to whoever wants it.
+// For the next part of a call, or a call that follows at once, a thread waits awake, for no longer than it takes to
+// wake. Meanwhile it yields its processor to other threads.
 constexpr std::chrono::microseconds PATIENCE{50};
 
 inline void pause() {
@@ -31,7 +31,7 @@ inline void pause() {
 #endif
 }
 
-// Waits awake until ready(), or until patience ends.
+// Waits awake until ready(), at most for PATIENCE.
 template <class Ready>
 bool soon(Ready ready) {
     const auto begin = std::chrono::steady_clock::now();
@@ -95,7 +95,7 @@ struct Pool {
         }
     }
 
-    // Wakes as many workers as there are to be had.
+    // Wakes the workers, and starts those that are missing.
     void begin(int wanted) {
         {
             std::unique_lock<std::mutex> lock(mutex);
@@ -104,7 +104,7 @@ struct Pool {
                     const int number = static_cast<int>(workers.size());
                     workers.emplace_back([this, number] { serve(number); });
                 }
-            } catch (const std::system_error&) {  // no more threads: those that there are will do
+            } catch (const std::system_error&) {  // no more threads: use those that exist
             } catch (const std::bad_alloc&) {
             }
             helpers.store(wanted);
@@ -122,10 +122,10 @@ struct Pool {
             next.store(0);
             event.fetch_add(1);
         }
-        work.notify_all();  // who lost patience
+        work.notify_all();  // workers that went to sleep
         take_items();
         if (soon([&] { return active.load() == 0; })) {
-            std::unique_lock<std::mutex> lock(mutex);  // who joined before this has also left
+            std::unique_lock<std::mutex> lock(mutex);  // every worker that joined before this has also left
             if (active.load() == 0) return;
         }
         std::unique_lock<std::mutex> lock(mutex);
@@ -142,7 +142,7 @@ std::mutex creation;
 
 std::atomic<Parallel> openmp{nullptr};  // where it was found and is to be used
 
-// A call's items, and who is at them.
+// The items of a call.
 struct Items {
     Item item;
     void* context;
@@ -154,7 +154,7 @@ struct Items {
     }
 };
 
-// A forked child has none of its parent's threads, and its locks may be held by them: it starts anew. OpenMP does not.
+// A forked child has none of its parent's threads, which may hold locks: it starts a new pool. OpenMP cannot do so.
 void forget_in_child() {
     openmp.store(nullptr);
     pool_of_all.store(nullptr, std::memory_order_release);
@@ -221,7 +221,8 @@ void Team::run(std::int64_t count, Item item, void* context) {
     if (!parallel) return pool->run(count, item, context);
     Items items{item, context, count};
     const std::int64_t most = get_threads();
-    parallel([](void* all) { static_cast<Items*>(all)->take(); }, &items, static_cast<unsigned>(count < most ? count : most), 0);
+    parallel([](void* all) { static_cast<Items*>(all)->take(); }, &items,
+             static_cast<unsigned>(count < most ? count : most), 0);
 }
 
 }  // namespace truenorm

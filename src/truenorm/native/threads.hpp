@@ -1,5 +1,5 @@
-// A small pool of threads. Results never depend on it: work is cut into items by the data alone, and items only differ
-// in who does them.
+// A small pool of threads. Results never depend on it: work is cut into items by the data alone, and each item gives
+// the same result on any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@ namespace truenorm {
 void set_threads(int count);
 int get_threads();
 
-// Whether OpenMP's threads do the work from now on, where the process has them (GNU's, which torch brings): they are awake
-// from the operators around a call, and a pool beside them would fight them for the cores. False where they do not.
+// Whether OpenMP's threads do the work from now on, where the process has them (GNU's, which torch brings): they are
+// awake from the operators around a call, and a pool beside them would fight them for the cores. False where they do
+// not.
 bool join_openmp(bool join);
 using Parallel = void (*)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
 
 struct Pool;
 
-// The threads of one call. They wake when it begins, and stay awake from one part of its work to the next. Where there is
-// little to do, or the pool is busy with another caller's work, the caller does all of its own.
+// The threads of one call. They wake when it begins, and stay awake from one part of its work to the next. If there is
+// little to do, or if the pool works for another caller, the caller does all the work.
 class Team {
 public:
     explicit Team(std::int64_t elements);
@@ -27,10 +28,11 @@ public:
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
-    // body(0 .. count - 1), by all. Waits for all of them. A body must not throw.
+    // Calls body(0) to body(count - 1), on all threads, and waits for them. A body must not throw.
     template <class Body>
     void share(std::int64_t count, Body& body) {
-        if ((pool || parallel) && count > 1) return run(count, [](void* context, std::int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
+        if ((pool || parallel) && count > 1)
+            return run(count, [](void* context, std::int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
         for (std::int64_t i = 0; i < count; ++i) body(i);
     }
 

@@ -1,61 +1,27 @@
-// What a normalization is to the kernels: the five runs of `layout.py`, which rows are real, and the conventions.
-//
-// Weight covers the runs `kept` and `channels`, which lie side by side: W = kept * channels columns. Three layouts:
-//
-//   columns  x[row][W]                     row = (outer, reduced): one statistic for each outer and kept
-//   rows     x[row][W]                     row = outer: the statistics of a row are its own
-//   planes   x[sequence][W][positions]     sequence = (outer, reduced)
-//
-// Positions are grouped in sequences: a row is step s of sequence q, in `planes` s runs along positions. Which steps are
-// real is said by lengths, by starts and lengths (packed rows), or by a mask.
+// Which rows are valid: lists of runs, and the chunks that threads take from them.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "threads.hpp"
+#include "params.hpp"
 
 namespace truenorm {
-
-enum class Layout { columns, rows, planes };
-
-struct Problem {
-    Layout layout;
-    std::int64_t outer, reduced, kept, channels, positions;
-    std::int64_t sequences, extent;  // extent: steps of a sequence in memory
-    bool center;
-    int ddof;
-    double eps;
-    bool eps_outside;  // std + eps instead of sqrt(var + eps)
-
-    // Of one call. Null where not given.
-    const std::int64_t* starts = nullptr;   // (sequences): the first row of each, packed
-    const std::int64_t* lengths = nullptr;  // (sequences): how many of its first steps are real
-    const std::uint8_t* valid = nullptr;    // (sequences * extent)
-    const double* sample_weight = nullptr;  // (rows)
-    bool keep_padding = false;
-    Team* team = nullptr;  // who does the work
-
-    std::int64_t width() const { return kept * channels; }
-    std::int64_t statistics() const { return outer * kept; }
-    std::int64_t rows = 0;  // positions in memory, packed or padded
-    std::int64_t elements() const { return rows * width(); }
-};
 
 // A stretch of valid rows, and how many valid rows of its list come before it.
 struct Run {
     std::int64_t start, length, before;
 };
 
-// The valid rows as lists of runs: one list for each statistic's outer index (columns), for each sequence (planes), or
-// one for all (rows). Everything is summed in the order of these lists, cut at fixed counts of valid rows: that
-// is why neither padding nor threads can change a bit.
-struct Runs {
+// The valid rows as lists of runs: one list for each outer index (columns), for each sequence (planes), or
+// one for all (rows). Everything is summed in the order of these lists, cut at fixed counts of valid rows. So neither
+// padding nor threads can change a bit.
+struct ValidRuns {
     std::vector<Run> runs;
     std::vector<std::int64_t> first;  // of each list, and one more
     std::vector<std::int64_t> count;  // valid rows of each list
 
-    explicit Runs(const Problem& p) {
+    explicit ValidRuns(const CallParams& p) {
         const std::int64_t lists = p.layout == Layout::columns ? p.outer : p.layout == Layout::planes ? p.sequences : 1;
         const std::int64_t each = lists ? p.sequences / lists : 0;
         first.reserve(lists + 1);
@@ -116,8 +82,21 @@ struct Runs {
         }
     }
 
-    // gap(start, length): what lies before run i and is not valid, from where the run before it ends.
+    // Where the run before run i ends: from there to the start of run i nothing is valid.
     std::int64_t end_before(std::int64_t i) const { return i ? runs[i - 1].start + runs[i - 1].length : 0; }
 };
+
+// Some consecutive valid rows of one list: an item of work.
+struct Chunk {
+    std::int64_t list, from, to;
+};
+
+inline std::vector<Chunk> chunks_of(const ValidRuns& runs, std::int64_t rows) {
+    std::vector<Chunk> chunks;
+    for (std::int64_t list = 0; list < runs.lists(); ++list)
+        for (std::int64_t from = 0; from < runs.count[list]; from += rows)
+            chunks.push_back({list, from, runs.count[list] - from < rows ? runs.count[list] : from + rows});
+    return chunks;
+}
 
 }  // namespace truenorm

@@ -1,0 +1,324 @@
+// Columns, x[row][W]: one statistic for each column, or group of columns, over all rows of a list.
+//
+// Work is cut into chunks of rows and tiles of columns. A chunk is summed in blocks that stay in the cache.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "verbs.hpp"
+
+namespace truenorm {
+
+constexpr std::int64_t CHUNK_ROWS = 512;  // rows of one item of work, and of one part that is merged
+
+// The moments of both parts, for w columns that share their counts.
+inline void merge_columns(double& count, double* __restrict__ mean, double* __restrict__ m2, double other_count,
+                          const double* __restrict__ other_mean, const double* __restrict__ other_m2, std::int64_t w) {
+    if (other_count == 0) return;
+    if (count == 0) {
+        for (std::int64_t k = 0; k < w; ++k) mean[k] = other_mean[k], m2[k] = other_m2[k];
+    } else {
+        const double share = other_count / (count + other_count), both = count * share;
+        for (std::int64_t k = 0; k < w; ++k) {
+            const double delta = other_mean[k] - mean[k];
+            mean[k] += delta * share;
+            m2[k] += other_m2[k] + delta * delta * both;
+        }
+    }
+    count += other_count;
+}
+
+// One column of a block of n rows, in double.
+template <class T>
+void measure_column(const T* const* rows, int n, bool center, double* mean, double* m2) {
+    bool constant = true;
+    for (int r = 0; r < n; ++r) constant = constant && load<double>(*rows[r]) == load<double>(*rows[0]);
+    if (constant && center) {  // common: a unit that is always off
+        *mean = load<double>(*rows[0]);
+        *m2 = 0;
+    } else {
+        loops<T, double>().column_moments(rows, nullptr, n, 0, 1, center, mean, m2);
+    }
+}
+
+// The rows of a chunk, without those of weight 0, which are not read.
+struct ChunkRows {
+    std::int64_t row[CHUNK_ROWS];
+    int count = 0;
+
+    ChunkRows(const CallParams& p, const ValidRuns& runs, const Chunk& chunk, const double* sample_weight) {
+        runs.walk(chunk.list, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t length, std::int64_t) {
+            for (std::int64_t r = start; r < start + length; ++r)
+                if (!sample_weight || sample_weight[r] != 0) row[count++] = r * p.width();
+        });
+    }
+
+    // rows[i]: column c of row i.
+    template <class T>
+    void point(const T** rows, const T* x, std::int64_t c) const {
+        for (int i = 0; i < count; ++i) rows[i] = x + row[i] + c;
+    }
+};
+
+// The moments of w <= TILE columns from column c on, over one chunk of rows. mean, m2: (w). Returns the count.
+template <class T, class A>
+double measure_tile(const Measure<T>& call, const Chunk& chunk, std::int64_t c, int w, double* mean, double* m2) {
+    const CallParams& p = call.p;
+    const ChunkRows all(p, call.runs, chunk, p.sample_weight);
+    const T* rows[CHUNK_ROWS];
+    all.point(rows, call.x, c);
+    double block_mean[TILE], block_m2[TILE], count = 0;
+    for (int k = 0; k < w; ++k) mean[k] = m2[k] = 0;
+    for (int first = 0; first < all.count; first += BLOCK_ROWS) {
+        const int left = all.count - first, n = left < BLOCK_ROWS ? left : BLOCK_ROWS;
+        const T* const* block = rows + first;
+        double here = n;
+        if (p.sample_weight) {
+            double weights[BLOCK_ROWS];
+            here = 0;
+            for (int r = 0; r < n; ++r) here += weights[r] = p.sample_weight[all.row[first + r] / p.width()];
+            loops<T, double>().column_moments(block, weights, n, left - n, w, p.center, block_mean, block_m2);
+        } else {
+            loops<T, A>().column_moments(block, nullptr, n, left - n, w, p.center, block_mean, block_m2);
+            for (int k = 0; k < w; ++k) {
+                if (trusted<A>(block_m2[k])) continue;
+                const T* column[BLOCK_ROWS];
+                for (int r = 0; r < n; ++r) column[r] = block[r] + k;
+                measure_column(column, n, p.center, block_mean + k, block_m2 + k);
+            }
+        }
+        merge_columns(count, mean, m2, here, block_mean, block_m2, w);
+    }
+    return count;
+}
+
+template <class T, class A>
+void measure_columns(const Measure<T>& call) {
+    const CallParams& p = call.p;
+    Moments* const found = call.moments;
+    const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
+    const std::vector<Chunk> chunks = chunks_of(call.runs, CHUNK_ROWS);
+    std::vector<double> mean(chunks.size() * width), m2(chunks.size() * width), count(chunks.size());
+    auto measure = [&](std::int64_t item) {
+        const std::int64_t i = item / tiles, c = item % tiles * TILE;
+        const int w = static_cast<int>(width - c < TILE ? width - c : TILE);
+        const double here = measure_tile<T, A>(call, chunks[i], c, w, &mean[i * width + c], &m2[i * width + c]);
+        if (c == 0) count[i] = here;
+    };
+    p.team->share(static_cast<std::int64_t>(chunks.size()) * tiles, measure);
+    for (std::int64_t i = 0; i < p.statistics(); ++i) found[i] = Moments{};
+    for (std::size_t i = 0; i < chunks.size();) {  // into the first chunk of each list
+        std::size_t next = i + 1;
+        for (; next < chunks.size() && chunks[next].list == chunks[i].list; ++next)
+            merge_columns(count[i], &mean[i * width], &m2[i * width], count[next], &mean[next * width],
+                          &m2[next * width], width);
+        for (std::int64_t c = 0; c < width; ++c)  // the statistic of a group merges those of its channels
+            merge(found[chunks[i].list * p.kept + c / p.channels], {count[i], mean[i * width + c], m2[i * width + c]});
+        i = next;
+    }
+}
+
+// The coefficients of w columns.
+template <class A>
+struct alignas(64) Tile {
+    A hi[TILE], lo[TILE], scale[TILE], bias[TILE], through_mean[TILE], through_var[TILE];
+    bool fits = true;
+
+    void fixed(int k, double mean, double factor) {
+        const LoopStatistic<A> one(mean, factor);
+        hi[k] = one.hi;
+        lo[k] = one.lo;
+        scale[k] = one.rstd;
+        fits = fits && one.fits;
+    }
+    void also(A* to, int k, double value) {
+        to[k] = static_cast<A>(value);
+        fits = fits && holds<A>(value);
+    }
+};
+
+// use(tile) with the coefficients in A if it holds them all, else in double.
+template <class A, class Fill, class Use>
+void with_tile(bool narrow, Fill fill, Use use) {
+    if (narrow && sizeof(A) != sizeof(double)) {
+        Tile<A> tile;
+        fill(tile);
+        if (tile.fits) return use(tile);
+    }
+    Tile<double> tile;
+    fill(tile);
+    use(tile);
+}
+
+// row(row, tile, c, w) for every valid row, tile by tile; padding in between is filled. From the last chunk to the
+// first: the sweep before this one ended there, so much of it is still in a cache.
+template <class T, class A, class Fill, class Row>
+void sweep_columns(const CallParams& p, const ValidRuns& runs, const Output<T>& to, const T* from, Fill fill, Row row) {
+    const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
+    const std::vector<Chunk> chunks = chunks_of(runs, CHUNK_ROWS);
+    const std::int64_t items = static_cast<std::int64_t>(chunks.size()) * tiles;
+    const auto gap = [&](std::int64_t begin, std::int64_t end, std::int64_t c, std::int64_t w) {
+        if (w == width) return to.fill(from, begin * width, (end - begin) * width);
+        for (std::int64_t r = begin; r < end; ++r) to.fill(from, r * width + c, w);
+    };
+    auto item = [&](std::int64_t turn) {
+        const std::int64_t index = items - 1 - turn, c = index % tiles * TILE;
+        const Chunk& chunk = chunks[index / tiles];
+        const int w = static_cast<int>(width - c < TILE ? width - c : TILE);
+        with_tile<A>(
+            !p.sample_weight, [&](auto& tile) { fill(tile, chunk.list, c, w); },
+            [&](auto& tile) {
+                runs.walk(chunk.list, chunk.from, chunk.to,
+                          [&](std::int64_t start, std::int64_t length, std::int64_t i) {
+                              if (start == runs.runs[i].start) gap(runs.end_before(i), start, c, w);
+                              for (std::int64_t r = start; r < start + length; ++r) row(r, tile, c, w);
+                          });
+            });
+        to.finish();
+    };
+    p.team->share(items, item);
+    gap(runs.end_before(static_cast<std::int64_t>(runs.runs.size())), p.rows, 0, width);
+}
+
+// rstd of each statistic.
+inline std::vector<double> all_rstd(const CallParams& p, const Moments* moments) {
+    std::vector<double> rstd(p.statistics());
+    for (std::int64_t i = 0; i < p.statistics(); ++i) rstd[i] = rstd_of(p, moments[i]);
+    return rstd;
+}
+
+template <class T, class A>
+void forward_columns(const Forward<T>& call) {
+    const CallParams& p = call.p;
+    const Affine& affine = call.affine;
+    const Moments* const found = call.moments;
+    if (!call.given) measure_columns<T, A>(call.measure());
+    const std::int64_t width = p.width();
+    const std::vector<double> rstd = all_rstd(p, found);
+    sweep_columns<T, A>(
+        p, call.runs, call.y, p.keep_padding ? call.x : nullptr,
+        [&](auto& tile, std::int64_t o, std::int64_t c, int w) {
+            for (int k = 0; k < w; ++k) {
+                const std::int64_t i = o * p.kept + (c + k) / p.channels;
+                tile.fixed(k, found[i].mean, rstd[i] * affine.weight[c + k]);
+                tile.also(tile.bias, k, affine.bias[c + k]);
+            }
+        },
+        [&](std::int64_t r, auto& tile, std::int64_t c, int w) {
+            using B = std::remove_reference_t<decltype(tile.hi[0])>;
+            const std::int64_t at = r * width + c;
+            call.y.put(at, w, [&](T* to, std::int64_t, std::int64_t) {
+                loops<T, B>().column_forward(call.x + at, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
+            });
+        });
+}
+
+inline void add(double* __restrict__ into, const double* __restrict__ more, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) into[i] += more[i];
+}
+
+// dweight, dbias and the sums of all statistics. rstd: (statistics).
+template <class T, class A>
+void sums_columns(const Backward<T>& call, const double* rstd) {
+    const CallParams& p = call.p;
+    const Moments* const found = call.moments;
+    const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
+    const std::vector<Chunk> chunks = chunks_of(call.runs, CHUNK_ROWS);
+    std::vector<double> plain(chunks.size() * width), product(chunks.size() * width);
+    auto item = [&](std::int64_t index) {
+        const Chunk& chunk = chunks[index / tiles];
+        const std::int64_t c = index % tiles * TILE;
+        const int w = static_cast<int>(width - c < TILE ? width - c : TILE);
+        double *into_plain = &plain[index / tiles * width + c], *into_product = &product[index / tiles * width + c];
+        with_tile<A>(
+            true,
+            [&](auto& tile) {
+                for (int k = 0; k < w; ++k) {
+                    const std::int64_t i = chunk.list * p.kept + (c + k) / p.channels;
+                    tile.fixed(k, found[i].mean, rstd[i]);
+                }
+            },
+            [&](auto& tile) {
+                using B = std::remove_reference_t<decltype(tile.hi[0])>;
+                const ChunkRows all(p, call.runs, chunk, nullptr);
+                const T *xs[CHUNK_ROWS], *dys[CHUNK_ROWS];
+                all.point(xs, call.x, c);
+                all.point(dys, call.dy, c);
+                double here[TILE], here_product[TILE];
+                for (int first = 0; first < all.count; first += BLOCK_ROWS) {
+                    const int left = all.count - first, n = left < BLOCK_ROWS ? left : BLOCK_ROWS;
+                    loops<T, B>().column_sums(xs + first, dys + first, n, left - n, w, tile.hi, tile.lo, tile.scale,
+                                              here, here_product);
+                    bool finite = true;
+                    for (int k = 0; k < w; ++k)
+                        finite = finite && std::isfinite(here[k]) && std::isfinite(here_product[k]);
+                    if (!finite && sizeof(B) != sizeof(double)) {  // float overflowed: once more in double
+                        double hi[TILE], lo[TILE] = {}, factor[TILE];
+                        for (int k = 0; k < w; ++k) {
+                            const std::int64_t i = chunk.list * p.kept + (c + k) / p.channels;
+                            hi[k] = found[i].mean;
+                            factor[k] = rstd[i];
+                        }
+                        loops<T, double>().column_sums(xs + first, dys + first, n, 0, w, hi, lo, factor, here,
+                                                       here_product);
+                    }
+                    add(into_plain, here, w);
+                    add(into_product, here_product, w);
+                }
+            });
+    };
+    p.team->share(static_cast<std::int64_t>(chunks.size()) * tiles, item);
+    for (std::size_t i = 0; i < chunks.size();) {  // into the first chunk of each list
+        double *one = &plain[i * width], *two = &product[i * width];
+        std::size_t next = i + 1;
+        for (; next < chunks.size() && chunks[next].list == chunks[i].list; ++next) {
+            add(one, &plain[next * width], width);
+            add(two, &product[next * width], width);
+        }
+        add(call.dbias, one, width);
+        add(call.dweight, two, width);
+        for (std::int64_t c = 0; c < width; ++c) {
+            Sums& into = call.sums[chunks[i].list * p.kept + c / p.channels];
+            into.dxhat += call.weight[c] * one[c];
+            into.dxhat_xhat += call.weight[c] * two[c];
+        }
+        i = next;
+    }
+}
+
+template <class T, class A>
+void backward_columns(const Backward<T>& call) {
+    const CallParams& p = call.p;
+    const double* const weight = call.weight;
+    const Moments* const found = call.moments;
+    const std::int64_t width = p.width();
+    const std::vector<double> rstd = all_rstd(p, found);
+    if (!call.given) sums_columns<T, A>(call, rstd.data());
+    if (!call.dx) return;
+    const Sums* const sums = call.used();
+    sweep_columns<T, A>(
+        p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr,
+        [&](auto& tile, std::int64_t o, std::int64_t c, int w) {
+            for (int k = 0; k < w; ++k) {
+                const std::int64_t i = o * p.kept + (c + k) / p.channels;
+                const double own = scale_of(p, found[i], sums, rstd[i]);
+                const Shared shared = shared_of(p, found[i], sums ? sums + i : nullptr, own);
+                tile.fixed(k, found[i].mean, own * weight[c + k]);
+                tile.also(tile.through_mean, k, shared.through_mean);
+                tile.also(tile.through_var, k, shared.through_var);
+            }
+        },
+        [&](std::int64_t r, auto& tile, std::int64_t c, int w) {
+            using B = std::remove_reference_t<decltype(tile.hi[0])>;
+            const std::int64_t at = r * width + c;
+            const B s = static_cast<B>(p.sample_weight ? p.sample_weight[r] : 1.0);
+            call.dx.put(at, w, [&](T* to, std::int64_t, std::int64_t) {
+                loops<T, B>().column_backward(call.x + at, call.dy + at, to, w, tile.hi, tile.lo, tile.scale,
+                                              tile.through_mean, tile.through_var, s);
+            });
+        });
+}
+
+}  // namespace truenorm
