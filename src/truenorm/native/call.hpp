@@ -18,7 +18,7 @@ public:
          nb::handle sample_weight, bool keep_padding, bool channels_last)
         : plan(plan),
           order(channels_last ? MemoryOrder::channels_last : MemoryOrder::contiguous),
-          problem(plan.prepare(elements, real, lengths, starts, valid, sample_weight, keep_padding)),
+          problem(plan.prepare(elements, ragged, {lengths, starts, valid, sample_weight}, keep_padding)),
           runs(problem) {
         moments.resize(static_cast<std::size_t>(problem.statistics()));
     }
@@ -49,14 +49,7 @@ public:
         Tensor x, y, weight, bias;
         if (!like_x(x, x_) || !like_x(y, y_) || !parameter(weight, weight_) || !parameter(bias, bias_)) return false;
         nb::gil_scoped_release released;
-        Problem call = problem;
-        Team team(call.elements());
-        call.team = &team;
-        const std::vector<double> w = widened(stored(weight), call.width(), 1), b = widened(stored(bias), call.width(), 0);
-        plan.dispatch([&](auto t) {
-            using T = decltype(t);
-            truenorm::forward<T>(call, runs, x.at<const T>(), y.at<T>(), moments.data(), fixed, Affine{w.data(), b.data()});
-        });
+        truenorm::forward(problem, runs, plan.dtype, {x.data, y.data, moments.data(), fixed, stored(weight), stored(bias)});
         return true;
     }
 
@@ -69,20 +62,10 @@ public:
             (weight && Tensor::negated(weight_)))
             return false;
         nb::gil_scoped_release released;
-        Problem call = problem;
-        Team team(call.elements());
-        call.team = &team;
-        const std::vector<double> w = widened(stored(weight), call.width(), 1), b(w.size());
-        std::vector<double> into_weight(w.size()), into_bias(w.size());
         std::vector<Sums> sums(moments.size());
-        plan.dispatch([&](auto t) {
-            using T = decltype(t);
-            truenorm::backward<T>(call, runs, x.at<const T>(), dy.at<const T>(), dx.at<T>(), moments.data(),
-                                  Affine{w.data(), b.data()}, nullptr, fixed, sums.data(), into_weight.data(),
-                                  into_bias.data());
-        });
-        narrow(into_weight, stored(dweight));
-        narrow(into_bias, stored(dbias));
+        truenorm::backward(problem, runs, plan.dtype,
+                           {x.data, dy.data, dx.data, moments.data(), fixed, sums.data(), false, stored(weight),
+                            stored(dweight), stored(dbias)});
         return true;
     }
 
@@ -141,10 +124,10 @@ public:
 private:
     const Plan plan;
     const MemoryOrder order;  // of x, y and their gradients
-    Real real;
+    RaggedBuffers ragged;
     const std::vector<std::int64_t> lengths;
-    Problem problem;
-    const Runs runs;
+    CallParams problem;
+    const ValidRuns runs;
     bool fixed = false;
     std::vector<Moments> moments;
 
@@ -158,7 +141,7 @@ private:
     static bool dense(Tensor& tensor, nb::handle object, const char* letters = FLOATS) {
         return tensor.read(object, letters) && tensor.has_order(MemoryOrder::contiguous);
     }
-    static Stored stored(const Tensor& tensor) { return {tensor.data, tensor.letter}; }
+    static Buffer stored(const Tensor& tensor) { return {tensor.data, tensor.letter}; }
     std::int64_t size() const { return static_cast<std::int64_t>(moments.size()); }
 };
 

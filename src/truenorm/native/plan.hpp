@@ -32,32 +32,6 @@ struct BackwardArgs {
     bool keep_padding, given, constant;
 };
 
-// For call.hpp only, which the next commit moves to the functions of execute.hpp.
-using Problem = CallParams;
-using Runs = ValidRuns;
-using Real = RaggedBuffers;
-using Stored = Buffer;
-
-template <class T>
-void forward(const Problem& p, const Runs& runs, const T* x, T* y, Moments* moments, bool given, const Affine& affine) {
-    using A = typename Accumulator<T>::type;
-    const Forward<T> call{p, runs, x, Output<T>(y, p.elements()), moments, given, affine};
-    if (p.layout == Layout::columns) return forward_columns<T, A>(call);
-    if (p.layout == Layout::rows) return forward_rows<T, A>(call);
-    forward_planes<T, A>(call);
-}
-
-template <class T>
-void backward(const Problem& p, const Runs& runs, const T* x, const T* dy, T* dx, const Moments* moments,
-              const Affine& affine, const Sums* given, bool constant, Sums* sums, double* dweight, double* dbias) {
-    using A = typename Accumulator<T>::type;
-    const Backward<T> call{p,        runs,  x,    dy,      Output<T>(dx, p.elements()), moments, affine.weight,
-                           constant, given, sums, dweight, dbias};
-    if (p.layout == Layout::columns) return backward_columns<T, A>(call);
-    if (p.layout == Layout::rows) return backward_rows<T, A>(call);
-    backward_planes<T, A>(call);
-}
-
 class Plan {
 public:
     Plan(const std::string& layout, const std::vector<std::int64_t>& runs, std::int64_t sequences, std::int64_t extent,
@@ -178,15 +152,6 @@ public:
         call.lengths = lengths;
         call.keep_padding = keep_padding;
         return call;
-    }
-
-    template <class Verb>
-    void dispatch(Verb verb) const {
-        with_type(dtype, verb);
-    }
-    CallParams prepare(std::int64_t elements, RaggedBuffers& ragged, nb::handle lengths, nb::handle starts,
-                       nb::handle valid, nb::handle sample_weight, bool keep_padding) const {
-        return prepare(elements, ragged, {lengths, starts, valid, sample_weight}, keep_padding);
     }
 
     // The parameters with the ragged arguments of one call, all of them checked. `ragged` holds their memory.
