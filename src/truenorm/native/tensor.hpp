@@ -14,38 +14,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include "dlpack.hpp"
+
 namespace truenorm {
 
 namespace nb = nanobind;
-
-// What of DLPack is needed here, as version 1 of its C interface lays it out.
-namespace dlpack {
-
-struct Device {
-    std::int32_t type, number;
-};
-struct Type {
-    std::uint8_t code, bits;
-    std::uint16_t lanes;
-};
-struct Tensor {
-    void* data;
-    Device device;
-    std::int32_t axes;
-    Type type;
-    std::int64_t *shape, *strides;
-    std::uint64_t byte_offset;
-};
-struct Exchange {
-    std::uint32_t major, minor;
-    Exchange* previous;
-    void *allocate, *take, *give;  // of tensors that own their memory
-    int (*look)(void* object, Tensor* found);
-};
-constexpr std::int32_t CPU = 1;
-enum Code : std::uint8_t { INTEGER = 0, FLOAT = 2, BFLOAT = 4 };
-
-}  // namespace dlpack
 
 // How the elements of a tensor lie in memory. channels_last: axis 1 moves fastest and the others are in order, as in torch's
 // memory format of this name, and in (b, t, c) transposed to (b, c, t).
@@ -55,10 +28,10 @@ class Tensor {
 public:
     // The capsule of torch's tensors, and the types that are read. False if the version of the exchange is not known.
     static bool register_torch(nb::handle capsule, nb::handle tensor, nb::handle parameter) {
-        const void* found = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
+        const void* found = PyCapsule_GetPointer(capsule.ptr(), dlpack::CAPSULE);
         if (!found) throw nb::python_error();
         exchange = static_cast<const dlpack::Exchange*>(found);
-        if (exchange->major != 1 || !exchange->look) exchange = nullptr;
+        if (exchange->major != dlpack::MAJOR || !exchange->look) exchange = nullptr;
         types[0] = reinterpret_cast<PyTypeObject*>(tensor.ptr());
         types[1] = reinterpret_cast<PyTypeObject*>(parameter.ptr());
         is_neg = PyUnicode_InternFromString("is_neg");
