@@ -21,9 +21,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
-from truenorm.core.pattern import PatternAxis, PatternError
+from truenorm.core.pattern import ELLIPSIS, PatternAxis, PatternError
 
 if TYPE_CHECKING:
     from truenorm.core.norm import Norm
@@ -120,6 +121,32 @@ class Layout:
     def transposed(self) -> bool:
         """Whether the axes are not in the order of the groups."""
         return self.order != tuple(range(len(self.axes)))
+
+
+def check_sizes(norm: Norm) -> None:
+    """Raises an error unless the sizes of a normalization fit its pattern."""
+    known = [name for axis in norm.axes for name in axis.names]
+    for name, size in norm.sizes.items():
+        if name not in known or name == ELLIPSIS:
+            raise ValueError(
+                f"Norm: unknown axis {name!r} in sizes, got pattern {norm.pattern!r}. "
+                f"Its axes are: {', '.join(name for name in known if name != ELLIPSIS)}."
+            )
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"Norm: the size of axis {name!r} is a whole number >= 1, got {size!r}.")
+    for axis in norm.axes:
+        unknown = [name for name in axis.names if name not in norm.sizes]
+        if len(axis.pieces) > 1 and len(unknown) > 1:
+            fix = f"Give the sizes of the others, such as sizes={{{unknown[0]!r}: 8}}."
+            rule = f"only one piece of a composed axis may have no size, not {' and '.join(unknown)}"
+            raise PatternError(rule, norm.pattern, axis.start, axis.stop, fix)
+
+
+def check_shape(shape: tuple[Any, ...]) -> Shape:
+    """The shape with plain integers; raises an error for other sizes."""
+    if any(not isinstance(size, Integral) or isinstance(size, bool) or size < 0 for size in shape):
+        raise ValueError(f"Norm: a shape has whole numbers >= 0, got {shape}. Pass x.shape.")
+    return tuple(int(size) for size in shape)
 
 
 @lru_cache(maxsize=512)

@@ -2,9 +2,8 @@
 
     y = (x - mean) / sqrt(var + eps) * weight + bias
 
-Batch, layer, instance, group and RMS normalization all compute this line. They differ in which elements
-are averaged together, and RMS does not subtract the mean. So there is one class for all of them: a pattern names the
-axes of x, and brackets mark those that are averaged over.
+Batch, layer, instance, group and RMS normalization all compute this line. They differ in which elements are averaged
+together, and RMS does not subtract the mean. A pattern names the axes of x; brackets mark those that are averaged over.
 
     batch     [...] c             one mean and variance for each channel
     layer     ... [c]             one for each position, over its channels
@@ -28,8 +27,8 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
-from truenorm.core.layout import Layout, layout_of
-from truenorm.core.pattern import ELLIPSIS, PatternAxis, PatternError, parse, parse_affine
+from truenorm.core.layout import Layout, check_shape, check_sizes, layout_of
+from truenorm.core.pattern import PatternAxis, PatternError, parse, parse_affine
 
 Channels = Literal["last", "second"]
 EpsAt = Literal["var", "std"]
@@ -87,7 +86,7 @@ class Norm:
             raise TypeError(f"Norm: sizes maps names of axes to sizes, got {self.sizes!r}. Write it like {{'g': 8}}.")
         if not (self.affine is None or isinstance(self.affine, str)):
             raise TypeError(f"Norm: affine is text, or None, got {self.affine!r}. Write it like 'h w c'.")
-        self._check_sizes()
+        check_sizes(self)
         frozen = MappingProxyType({name: int(size) for name, size in self.sizes.items()})
         object.__setattr__(self, "sizes", frozen)
         object.__setattr__(self, "ddof", int(self.ddof))
@@ -115,25 +114,8 @@ class Norm:
         sizes = tuple(shape)
         for size in sizes:  # before the cache, in which (2.0, 3.0) is (2, 3)
             if type(size) is not int or size < 0:
-                sizes = _check_shape(sizes)
+                sizes = check_shape(sizes)
         return layout_of(self, sizes)
-
-    def _check_sizes(self) -> None:
-        known = [name for axis in self.axes for name in axis.names]
-        for name, size in self.sizes.items():
-            if name not in known or name == ELLIPSIS:
-                raise ValueError(
-                    f"Norm: unknown axis {name!r} in sizes, got pattern {self.pattern!r}. "
-                    f"Its axes are: {', '.join(name for name in known if name != ELLIPSIS)}."
-                )
-            if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"Norm: the size of axis {name!r} is a whole number >= 1, got {size!r}.")
-        for axis in self.axes:
-            unknown = [name for name in axis.names if name not in self.sizes]
-            if len(axis.pieces) > 1 and len(unknown) > 1:
-                fix = f"Give the sizes of the others, such as sizes={{{unknown[0]!r}: 8}}."
-                rule = f"only one piece of a composed axis may have no size, not {' and '.join(unknown)}"
-                raise PatternError(rule, self.pattern, axis.start, axis.stop, fix)
 
     def _values(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in fields(self)} | {"sizes": dict(self.sizes)}
@@ -230,12 +212,6 @@ def group(groups: int, channels: Channels = "last", **options: Unpack[Options]) 
 def _pattern(channels: Channels, *, last: str, second: str) -> str:
     check_choice("Norm", "channels", channels, get_args(Channels))
     return last if channels == "last" else second
-
-
-def _check_shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    if any(not isinstance(size, Integral) or isinstance(size, bool) or size < 0 for size in shape):
-        raise ValueError(f"Norm: a shape has whole numbers >= 0, got {shape}. Pass x.shape.")
-    return tuple(int(size) for size in shape)
 
 
 def check_choice(owner: str, name: str, value: object, choices: tuple[object, ...]) -> None:
