@@ -161,8 +161,9 @@ NB_MODULE(_native, m) {
     m.def("add_rows", &python_add_rows, nb::arg().none(), nb::arg().none(), nb::arg().none(),
           "table = 0, then table[numbers[i]] += rows[i].");
     m.def("register_torch", &Tensor::register_torch, "How to read torch's tensors; False if the version is not known.");
-    m.def("can_read", [](nb::handle tensor) { return Tensor().read(tensor, "fdeHq"); },
-          "Whether this is a tensor of torch that can be read in place, whatever its strides.");
+    m.def(
+        "can_read", [](nb::handle tensor) { return Tensor().read(tensor, "fdeHq"); },
+        "Whether this is a tensor of torch that can be read in place, whatever its strides.");
     const auto optional = [](const char* name) { return nb::arg(name) = nb::none(); };
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<const std::string&, const std::vector<std::int64_t>&, std::int64_t, std::int64_t,
@@ -210,8 +211,9 @@ NB_MODULE(_native, m) {
             optional("starts"), optional("valid"), optional("sample_weight"), nb::arg("keep_padding") = false,
             nb::arg("given") = false, nb::arg("constant") = false);
     nb::class_<Call>(m, "Call")
-        .def(nb::init<const Plan&, std::int64_t, nb::handle, nb::handle, nb::handle, nb::handle, bool, bool>(), nb::arg(),
-             nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg())
+        .def(nb::init<const Plan&, std::int64_t, nb::handle, nb::handle, nb::handle, nb::handle, bool, bool>(),
+             nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
+             nb::arg())
         .def("fix", &Call::fix)
         .def("forward", &Call::forward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
         .def("backward", &Call::backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),

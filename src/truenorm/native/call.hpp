@@ -1,5 +1,5 @@
-// One normalization of tensors, forward and then backward: the valid elements, and the moments in between. `PlanCache` finds
-// the plan for a call by the shape, dtype and memory order of x.
+// One normalization of tensors, forward and then backward: the valid elements, and the moments in between. `PlanCache`
+// finds the plan for a call by the shape, dtype and memory order of x.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ public:
     }
     Call(const Call&) = delete;
 
-    // Statistics that do not depend on x, copied: moments of so many elements that m2 is the variance. False, and nothing
-    // done, if they do not fit or cannot be read in place.
+    // Statistics that do not depend on x, copied: moments of so many elements that m2 is the variance. False, and
+    // nothing done, if they do not fit or cannot be read in place.
     bool fix(nb::handle mean_, nb::handle var_) {
         Tensor mean, var;
         if (!dense(mean, mean_) || !dense(var, var_) || mean.count != size() || var.count != size()) return false;
@@ -49,13 +49,15 @@ public:
         Tensor x, y, weight, bias;
         if (!like_x(x, x_) || !like_x(y, y_) || !parameter(weight, weight_) || !parameter(bias, bias_)) return false;
         nb::gil_scoped_release released;
-        truenorm::forward(problem, runs, plan.dtype, {x.data, y.data, moments.data(), fixed, stored(weight), stored(bias)});
+        truenorm::forward(problem, runs, plan.dtype,
+                          {x.data, y.data, moments.data(), fixed, stored(weight), stored(bias)});
         return true;
     }
 
-    // The same. Checks x and weight again: hooks on saved tensors may have replaced them. None for a gradient that is not
-    // needed.
-    bool backward(nb::handle x_, nb::handle dy_, nb::handle weight_, nb::handle dx_, nb::handle dweight_, nb::handle dbias_) {
+    // The same. Checks x and weight again: hooks on saved tensors may have replaced them. None for a gradient that is
+    // not needed.
+    bool backward(nb::handle x_, nb::handle dy_, nb::handle weight_, nb::handle dx_, nb::handle dweight_,
+                  nb::handle dbias_) {
         Tensor x, dy, dx, weight, dweight, dbias;
         if (!like_x(x, x_) || !like_x(dy, dy_) || !(dx_.is_none() || like_x(dx, dx_)) || !parameter(weight, weight_) ||
             !parameter(dweight, dweight_) || !parameter(dbias, dbias_) || Tensor::negated(x_) || Tensor::negated(dy_) ||
@@ -69,17 +71,16 @@ public:
         return true;
     }
 
-    // `Running.update` of a layer's own buffers, one element for each statistic, and of its counter. 2 if they cannot be
-    // written in place.
+    // `Running.update` of a layer's own buffers, one element for each statistic, and of its counter. 2 if they cannot
+    // be written in place.
     int update_running(nb::handle mean_, nb::handle var_, double momentum, int ddof, nb::handle counter_) {
         Tensor mean, var, counter;
         if (!dense(mean, mean_, "fd") || !dense(var, var_, "fd") || mean.letter != var.letter || mean.count != size() ||
             var.count != size() || !(counter_.is_none() || (counter.read(counter_, "q") && counter.count == 1)))
             return 2;
-        const int done =
-            mean.letter == 'f'
-                ? update(moments.data(), mean.at<float>(), var.at<float>(), size(), momentum, ddof)
-                : update(moments.data(), mean.at<double>(), var.at<double>(), size(), momentum, ddof);
+        const int done = mean.letter == 'f'
+                             ? update(moments.data(), mean.at<float>(), var.at<float>(), size(), momentum, ddof)
+                             : update(moments.data(), mean.at<double>(), var.at<double>(), size(), momentum, ddof);
         if (done == 1 && counter) ++*counter.at<std::int64_t>();
         return done;
     }
@@ -132,7 +133,8 @@ private:
     std::vector<Moments> moments;
 
     bool like_x(Tensor& tensor, nb::handle object) const {
-        return tensor.read_trusted(object, plan.format()) && tensor.count == problem.elements() && tensor.has_order(order);
+        return tensor.read_trusted(object, plan.format()) && tensor.count == problem.elements() &&
+               tensor.has_order(order);
     }
     bool parameter(Tensor& tensor, nb::handle object) const {
         return object.is_none() || (tensor.read_trusted(object, FLOATS) && tensor.count == problem.width() &&
@@ -167,7 +169,8 @@ public:
         const MemoryOrder order = x.order();
         if (order == MemoryOrder::strided || (order == MemoryOrder::channels_last && !has_channels_last))
             return nb::cast(Miss::x_strided);
-        if (!given(weight, weight_, Call::FLOATS) || !given(bias, bias_, Call::FLOATS)) return nb::cast(Miss::parameters);
+        if (!given(weight, weight_, Call::FLOATS) || !given(bias, bias_, Call::FLOATS))
+            return nb::cast(Miss::parameters);
         if (!given(lengths, lengths_, "q")) return nb::cast(Miss::lengths);
         // From here to the copies nothing calls into torch or Python: another thread could run `add` meanwhile.
         const auto same = [&](const Entry& one) {

@@ -1,8 +1,9 @@
 // A tensor of torch: checked once, then a pointer.
 //
-// Address, device, dtype, sizes and strides come from DLPack's C exchange in 0.1 us a tensor; asking for them one by one in
-// Python takes ten times as long, for each tensor of each call. Tensors that cannot be read in place are rejected: other
-// devices and layouts, dtypes without a kernel, subclasses, tensors wrapped by a transform, tensors without memory.
+// Address, device, dtype, sizes and strides come from DLPack's C exchange in 0.1 us a tensor; asking for them one by
+// one in Python takes ten times as long, for each tensor of each call. Tensors that cannot be read in place are
+// rejected: other devices and layouts, dtypes without a kernel, subclasses, tensors wrapped by a transform, tensors
+// without memory.
 #pragma once
 
 #include <Python.h>
@@ -20,8 +21,8 @@ namespace truenorm {
 
 namespace nb = nanobind;
 
-// How the elements of a tensor lie in memory. channels_last: axis 1 moves fastest and the others are in order, as in torch's
-// memory format of this name, and in (b, t, c) transposed to (b, c, t).
+// How the elements of a tensor lie in memory. channels_last: axis 1 moves fastest and the others are in order, as in
+// torch's memory format of this name, and in (b, t, c) transposed to (b, c, t).
 enum class MemoryOrder { contiguous, channels_last, strided };
 
 class Tensor {
@@ -62,7 +63,8 @@ public:
         for (std::int32_t i = 0; i < view.axes; ++i) count *= view.shape[i];
         char* const at = static_cast<char*>(view.data) + view.byte_offset;
         const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(at);
-        if (!count || !view.data || address % (view.type.bits / 8) || (address < ANY_OFFSET && freed(object))) return false;
+        if (!count || !view.data || address % (view.type.bits / 8) || (address < ANY_OFFSET && freed(object)))
+            return false;
         data = at;
         return true;
     }
@@ -88,10 +90,12 @@ public:
     }
 
     bool has_shape(const std::vector<std::int64_t>& sizes) const {
-        return sizes.size() == static_cast<std::size_t>(view.axes) && std::equal(sizes.begin(), sizes.end(), view.shape);
+        return sizes.size() == static_cast<std::size_t>(view.axes) &&
+               std::equal(sizes.begin(), sizes.end(), view.shape);
     }
 
-    // A view that stands for the negative of its memory, such as the imaginary part of a conjugate. DLPack does not say so.
+    // A view that stands for the negative of its memory, such as the imaginary part of a conjugate. DLPack does not say
+    // so.
     static bool negated(nb::handle object) {
         PyObject* const found = PyObject_CallMethodNoArgs(object.ptr(), is_neg);
         if (!found) PyErr_Clear();
@@ -132,7 +136,8 @@ private:
     char format() const {
         const dlpack::Type& type = view.type;
         if (type.lanes != 1) return 0;
-        if (type.code == dlpack::FLOAT) return type.bits == 32 ? 'f' : type.bits == 64 ? 'd' : type.bits == 16 ? 'e' : 0;
+        if (type.code == dlpack::FLOAT)
+            return type.bits == 32 ? 'f' : type.bits == 64 ? 'd' : type.bits == 16 ? 'e' : 0;
         if (type.code == dlpack::BFLOAT) return type.bits == 16 ? 'H' : 0;
         return type.code == dlpack::INTEGER && type.bits == 64 ? 'q' : 0;
     }
