@@ -27,8 +27,15 @@ def test_mistakes_get_a_message_that_says_what_to_do() -> None:
             {"lengths": torch.tensor([4, 4, 4])},
             r"lengths must have the shape \(2,\), one for each sample, got \(3,\)\.",
         ),
-        ({"lengths": torch.tensor([4.0, 2.0])}, r"lengths must hold integers, got dtype float32\. Convert it: lengths"),
-        ({"valid": ones}, r"valid must hold booleans, got dtype float32\. Convert it: .* valid\.bool\(\) in PyTorch\."),
+        (
+            {"lengths": torch.tensor([4.0, 2.0])},
+            r"^lengths: whole numbers, got torch\.float32\. Pass lengths\.long\(\)\.$",
+        ),
+        (
+            {"valid": ones},
+            r"^valid: booleans, or the integers 0 and 1, got torch\.float32\. "
+            r"Pass valid\.bool\(\) for a mask of 0 and 1; weights go into sample_weight=\.$",
+        ),
         ({"valid": torch.ones(2, 1, 1, 4, dtype=torch.bool)}, r"valid must have the shape \(2, 4\)"),
         ({"valid": ones.bool(), "lengths": torch.tensor([4, 2])}, r"pass only one of valid, lengths and offsets"),
         ({"offsets": torch.tensor([0, 2])}, r"offsets: x is packed, \(rows, c\), got shape \(2, 3, 4\)"),
@@ -40,7 +47,7 @@ def test_mistakes_get_a_message_that_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="lengths needs a batch axis b and a position axis t"):
         tnt.BatchNorm2d(3)(normal(2, 3, 4, 5), lengths=torch.tensor([4, 2]))
     nested = torch.nested.nested_tensor([normal(2, 3), normal(4, 3)], layout=torch.jagged)
-    with pytest.raises(ValueError, match="lengths: not beside a nested tensor, which says itself what is real"):
+    with pytest.raises(ValueError, match="lengths: not beside a nested tensor, which has lengths of its own"):
         layer(nested, lengths=torch.tensor([2, 4]))
     with pytest.raises(TypeError, match="x: a tensor, a nested tensor or a PackedSequence, got list"):
         layer([1.0, 2.0])

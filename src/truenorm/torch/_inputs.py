@@ -112,7 +112,7 @@ _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch has few operatio
 def _check_alone(given: Ragged, form: str) -> None:
     for name, value in zip(given._fields, given, strict=True):
         if value is not None and name != "sample_weight":
-            raise ValueError(f"{name}: not beside {form}, which says itself what is real. Leave it out.")
+            raise ValueError(f"{name}: not beside {form}, which has lengths of its own. Leave it out.")
 
 
 def _unpack_nested(x: Tensor, given: Ragged, rows_only: bool) -> UnpackedInput:
@@ -178,6 +178,7 @@ def order_by_sequence(batch_sizes: Tensor) -> tuple[Tensor, Tensor]:
 
 def check_ragged(norm: Norm, shape: Sequence[int], ragged: Ragged) -> MaskedInput:
     """What NumPy would make of these arguments. Off the CPU only shapes and dtypes are checked, never values."""
+    _check_types(norm, tuple(shape), ragged)
     source = _array_of_shape(tuple(shape))
     arrays = {
         name: _as_numpy(value, name, source.shape)
@@ -185,6 +186,38 @@ def check_ragged(norm: Norm, shape: Sequence[int], ragged: Ragged) -> MaskedInpu
         if value is not None
     }
     return mask_input(source, norm, **arrays)
+
+
+def _check_types(norm: Norm, shape: tuple[int, ...], ragged: Ragged) -> None:
+    """Mistakes that are common with tensors, each with its fix in torch."""
+    valid, lengths = ragged.valid, ragged.lengths
+    if valid is not None and valid.is_floating_point():
+        raise TypeError(
+            f"valid: booleans, or the integers 0 and 1, got {valid.dtype}. "
+            "Pass valid.bool() for a mask of 0 and 1; weights go into sample_weight=."
+        )
+    if valid is not None and valid.dtype != torch.bool:
+        if valid.dim() == 1 and len(shape) > 2:
+            raise ValueError(
+                f"valid: a mask, got whole numbers of shape {tuple(valid.shape)} for x {shape}. "
+                "Lengths go into lengths=: layer(x, lengths=lengths)."
+            )
+        others = valid[(valid != 0) & (valid != 1)] if values_are_readable(valid) else valid[:0]
+        if others.numel():
+            raise ValueError(
+                f"valid: booleans, or the integers 0 and 1, got {int(others.flatten()[0])}. "
+                "Segment ids are no mask: pass valid=ids > 0 if 0 stands for padding."
+            )
+    if lengths is None:
+        return
+    if lengths.dim() == 2 and lengths.shape[1] == 1:
+        raise ValueError(f"lengths: the shape (b,), got {tuple(lengths.shape)}. Pass lengths.squeeze(1).")
+    if lengths.is_floating_point():
+        t = layout_of(norm, shape).find("t")
+        steps = "T" if t is None else layout_of(norm, shape).axes[t].size
+        relative = values_are_readable(lengths) and bool(((lengths >= 0) & (lengths <= 1)).all())
+        fix = f"For relative lengths pass (lengths * {steps}).round().long()." if relative else "Pass lengths.long()."
+        raise TypeError(f"lengths: whole numbers, got {lengths.dtype}. {fix}")
 
 
 @lru_cache(maxsize=256)
