@@ -1,4 +1,4 @@
-"""Compiled part of truenorm; absent where it could not be built."""
+"""Compiled part of truenorm; absent if it could not be built."""
 
 from enum import Enum
 from typing import Any
@@ -21,13 +21,13 @@ def use_openmp(use: bool, /) -> bool:
     """Whether to use OpenMP's threads from now on; False if they are not used, as this process has none."""
 
 def select_loops(name: str) -> bool:
-    """Use the loops of this name, "" for the best; False where this processor has none."""
+    """Use the loops of this name, "" for the best; False if this processor cannot run them."""
 
 def blend_running(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, next: Flat, /) -> bool:
-    """Running mean and variance after one more batch; False where a channel needs care."""
+    """Running mean and variance after one more batch; False if a channel has too few elements or is not finite."""
 
 def update_running(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, counter: Flat, /) -> int:
-    """Move a running mean and variance in place, and count it; 1: moved, 0: nothing to move by, -1: not finite."""
+    """Update a running mean and variance in place, and count it; 1: updated, 0: too few elements, -1: not finite."""
 
 def cross_entropy(logits: Flat, targets: Flat, dlogits: Flat, /) -> float:
     """The mean of -log softmax(logits)[target]; writes its gradient."""

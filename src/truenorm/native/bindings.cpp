@@ -22,7 +22,7 @@ namespace nb = nanobind;
 namespace truenorm {
 namespace {
 
-// Arrays of one dtype, for what takes float32 and float64.
+// call(T{}) for functions that take float32 and float64.
 template <class Call>
 void by_letter(char letter, Call call) {
     if (letter == 'f') call(float{});
@@ -142,20 +142,21 @@ std::map<std::string, std::string> build_info() {
 NB_MODULE(_native, m) {
     using namespace truenorm;
     m.doc() = "Compiled part of truenorm.";
-    nb::set_leak_warnings(false);  // plans live in caches until the end, and torch keeps modules longer than that
+    nb::set_leak_warnings(false);  // plans live in caches, and torch keeps modules, until the process ends
     m.def("build_info", &build_info, "How this module was built, and the loops in use.");
     m.def("set_threads", &set_threads, "How many threads a call may use.");
     m.def("get_threads", &get_threads, "How many threads a call may use.");
     m.def("use_openmp", &join_openmp, "Whether to use OpenMP's threads from now on; False if they are not used.");
     m.def(
         "select_loops", [](const char* name) { return select_loops(*name ? name : nullptr); },
-        "Use the loops of this name, \"\" for the best; False where this processor has none.");
+        "Use the loops of this name, \"\" for the best; False if this processor cannot run them.");
     m.def("blend_running", &python_blend, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
-          nb::arg().none(), "Running mean and variance after one more batch; False where a channel needs care.");
-    m.def("update_running", &python_update, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
           nb::arg().none(),
-          "Move a running mean and variance in place, and count it; 1: moved, 0: nothing to move by, -1: not finite, "
-          "so not moved.");
+          "Running mean and variance after one more batch; False if a channel has too few elements or is not finite.");
+    m.def(
+        "update_running", &python_update, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
+        nb::arg().none(),
+        "Update a running mean and variance in place, and count it; 1: updated, 0: too few elements, -1: not finite.");
     m.def("cross_entropy", &python_cross_entropy, nb::arg().none(), nb::arg().none(), nb::arg().none(),
           "The mean of -log softmax(logits)[target]; writes its gradient.");
     m.def("add_rows", &python_add_rows, nb::arg().none(), nb::arg().none(), nb::arg().none(),

@@ -130,17 +130,17 @@ void sweep_plane(const CallParams& p, const ValidRuns& runs, std::int64_t q, Str
     gap(end, p.positions);
 }
 
-// The statistic of group k of sequence q.
+// The statistic of group k of sequence q. The functions of a group take it as i.
 inline std::int64_t statistic_of(const CallParams& p, std::int64_t q, std::int64_t k) {
     return q / p.reduced * p.kept + k;
 }
 
 template <class T, class A>
-void forward_group(const Forward<T>& call, std::int64_t q, std::int64_t k, double rstd) {
+void forward_group(const Forward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i, double rstd) {
     const CallParams& p = call.p;
     const T* const x = call.x;
     const Affine& affine = call.affine;
-    const Moments& found = call.moments[statistic_of(p, q, k)];
+    const Moments& found = call.moments[i];
     for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
         const std::int64_t plane = (q * p.width() + c) * p.positions;
         const double scale = rstd * affine.weight[c], bias = affine.bias[c];
@@ -176,16 +176,16 @@ void forward_planes(const Forward<T>& call) {
             measure_groups<T, A>(call.measure(), q, from, to, found + first);
             for (std::int64_t k = from; k < to; ++k) settle(first + k);
         }
-        for (std::int64_t k = from; k < to; ++k) forward_group<T, A>(call, q, k, rstd[first + k]);
+        for (std::int64_t k = from; k < to; ++k) forward_group<T, A>(call, q, k, first + k, rstd[first + k]);
         call.y.finish();
     });
 }
 
-// parts (channels, 2): the sums of dy and of dy * xhat over each plane of group k of sequence q.
+// parts (channels, 2): the sums of dy and of dy * xhat over each plane of the group.
 template <class T, class A>
-void sums_group(const Backward<T>& call, std::int64_t q, std::int64_t k, double rstd, double* parts) {
+void sums_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i, double rstd, double* parts) {
     const CallParams& p = call.p;
-    const Moments& found = call.moments[statistic_of(p, q, k)];
+    const Moments& found = call.moments[i];
     const LoopStatistic<A> one(found.mean, rstd);
     for (std::int64_t c = 0; c < p.channels; ++c) {
         const std::int64_t at = (q * p.width() + k * p.channels + c) * p.positions;
@@ -209,10 +209,11 @@ void sums_group(const Backward<T>& call, std::int64_t q, std::int64_t k, double 
 }
 
 template <class T, class A>
-void backward_group(const Backward<T>& call, std::int64_t q, std::int64_t k, double rstd, const Shared& shared) {
+void backward_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i, double rstd,
+                    const Shared& shared) {
     const CallParams& p = call.p;
     const double* const weight = call.weight;
-    const Moments& found = call.moments[statistic_of(p, q, k)];
+    const Moments& found = call.moments[i];
     for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
         const std::int64_t plane = (q * p.width() + c) * p.positions;
         const double scale = rstd * weight[c];
@@ -254,7 +255,7 @@ void backward_planes(const Backward<T>& call) {
     };
     const auto write = [&](std::int64_t q, std::int64_t from, std::int64_t to) {
         for (std::int64_t k = from, i = statistic_of(p, q, from); k < to; ++k, ++i)
-            backward_group<T, A>(call, q, k, scale[i], shared[i]);
+            backward_group<T, A>(call, q, k, i, scale[i], shared[i]);
         call.dx.finish();
     };
     if (!call.given) {
@@ -269,7 +270,7 @@ void backward_planes(const Backward<T>& call) {
         sweep_planes(p, [&](std::int64_t q, std::int64_t from, std::int64_t to) {
             double* part = &parts[(q * p.kept + from) * p.channels * 2];
             for (std::int64_t k = from, i = statistic_of(p, q, from); k < to; ++k, ++i, part += p.channels * 2) {
-                sums_group<T, A>(call, q, k, rstd[i], part);
+                sums_group<T, A>(call, q, k, i, rstd[i], part);
                 if (!together) continue;
                 add(k, i, part);
                 settle(i);
