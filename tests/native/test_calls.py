@@ -1,18 +1,11 @@
-"""Calls of the compiled kernels that are wrong: refused with a reason, by chance or by design, and never harmful.
-
-What they compute is the matter of `test_kernels.py`; `fuzz_native.py` draws calls that nobody would think of.
-"""
+"""Wrong calls of the compiled kernels are refused with a reason and do no harm. `test_fuzz.py` draws random ones."""
 
 import itertools
 import os
-import re
 import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +15,8 @@ from patterns import (
 )
 
 _native = pytest.importorskip("truenorm._native", reason="the compiled part was not built")
-from tools.fuzz_native import HANGS, Sizes, arguments, columns, limit_memory, planes, rows  # noqa: E402
-
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
+from tools.fuzz_native import HANGS, limit_memory  # noqa: E402
+from tools.native_calls import Sizes, arguments, columns, planes, rows  # noqa: E402
 
 
 def isolated(function: Callable[[], Any]) -> str:
@@ -167,7 +159,7 @@ REFUSALS: list[tuple[str, Change, str]] = [
     ("backward", instead(weight=np.ones(5)), "ValueError: weight: 4 elements, got 5."),
     ("backward", instead(dweight=np.ones(5)), "ValueError: dweight: 4 elements, got 5."),
     ("backward", instead(dbias=np.ones(5)), "ValueError: dbias: 4 elements, got 5."),
-    # What is real.
+    # What is valid.
     ("forward", instead(lengths=np.array([3])), "ValueError: lengths: 2 elements, got 1."),
     ("forward", instead(lengths=np.array([3, 4])), "ValueError: lengths: from 0 to the extent."),
     ("forward", instead(lengths=np.array([-1, 3])), "ValueError: lengths: from 0 to the extent."),
@@ -223,8 +215,8 @@ REFUSALS: list[tuple[str, Change, str]] = [
 
 def differences(table: list[tuple[Callable[[], Any], str, str]]) -> list[str]:
     """What does not say what it should: (call, text, how to name the call)."""
-    told = [(isolated(call), text, what) for call, text, what in table]
-    return [f"{what}: {found!r}, not {text!r}" for found, text, what in told if not found.startswith(text)]
+    answers = [(isolated(call), text, what) for call, text, what in table]
+    return [f"{what}: {found!r}, not {text!r}" for found, text, what in answers if not found.startswith(text)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -368,8 +360,8 @@ def test_huge_sizes_of_nothing_are_refused_or_done_at_once(number: int) -> None:
             plan = _native.Plan(*options, "float32", center=True, ddof=0, eps=1e-5, eps_outside=False)
             plan.measure(np.zeros(0, np.float32), np.zeros(elements))
 
-        told = isolated(call)
-        assert told.startswith(("nothing", "ValueError: ", "MemoryError: ")), f"{options}: {told}"
+        answer = isolated(call)
+        assert answer.startswith(("nothing", "ValueError: ", "MemoryError: ")), f"{options}: {answer}"
 
 
 SMALL: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
@@ -423,80 +415,3 @@ def test_settings_that_make_no_sense_are_refused() -> None:
             function(value)
     for count in (-3, 0):
         assert isolated(lambda count=count: _native.set_threads(count)) == "nothing"
-
-
-def fuzz(*options: str, timeout: float = 120) -> str:
-    words = [sys.executable, str(TOOLS / "fuzz_native.py"), *options]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
-    assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def fairly(report: str) -> None:
-    """Neither all calls nor none were right: otherwise nothing was tried."""
-    cases, computed, failures = map(int, re.findall(r"\d+", report.splitlines()[-1]))
-    assert failures == 0
-    assert 0.2 * cases < computed < 0.8 * cases
-    assert cases > 200
-
-
-def test_no_call_of_the_array_entry_does_harm() -> None:
-    fairly(fuzz("--seconds", "6", "--seed", "1"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [2, 3])
-def test_no_call_of_the_array_entry_does_harm_for_long(seed: int) -> None:
-    fairly(fuzz("--seconds", "60", "--seed", str(seed), timeout=240))
-
-
-def test_the_fuzzer_notices_what_does_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tools import fuzz_native
-
-    class Careless:
-        """Writes one element too many, or into x, or not at all, or raises when it is too late."""
-
-        fault = ""
-
-        def __init__(self, **options: Any) -> None:
-            pass
-
-        def measure(self, x: Array, moments: Array, **ragged: Any) -> None:
-            place = fuzz_native.own_bytes(moments)
-            if self.fault == "no output's":
-                fuzz_native.root(moments)[place.stop] ^= 1
-            elif self.fault == "x: ":
-                x[0] += 1
-            moments[: -1 if self.fault == "held" else None] = 5
-            if self.fault == "written before":
-                raise ValueError("too late")
-            if self.fault == "nothing is wrong":
-                moments.view(np.uint8)[:] = 0xA5
-                raise ValueError("no")
-
-    monkeypatch.setattr(fuzz_native._native, "Plan", Careless)
-    sizes = columns(1, 2, 3, 4)
-    for fault in ("", "no output's", "x: ", "held", "written before", "nothing is wrong"):
-        Careless.fault = fault
-        taken = arguments("measure", sizes)
-        taken["moments"] = fuzz_native.fenced(taken["moments"], 64)
-        case = fuzz_native.Case({}, "measure", taken, right=True)
-        if not fault:
-            assert fuzz_native.check(case)
-            continue
-        with pytest.raises(AssertionError, match=fault):
-            fuzz_native.check(case)
-
-
-# ---- sanitizers ----
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["address", "thread"])
-def test_sanitizers_find_nothing(kind: str) -> None:
-    words = ["bash", str(TOOLS / "sanitizers.sh"), kind]
-    environment = os.environ | {"PYTHON": sys.executable}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=1800, check=False)
-    if done.returncode == 77:
-        pytest.skip(done.stdout.strip().splitlines()[-1])
-    assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stdout[-8000:]}\n{done.stderr[-4000:]}"

@@ -1,7 +1,7 @@
 """For small arrays most of the time is call overhead: a warm call passes few Python frames of this package."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,14 +16,6 @@ pytest.importorskip("truenorm._native", reason="the compiled part was not built"
 
 PACKAGE = str(Path(tn.__file__).resolve().parent)
 MOST = 8
-
-
-@pytest.fixture(autouse=True)
-def on_native() -> Iterator[None]:
-    before = engine.engine()
-    engine.use("native")
-    yield
-    engine.use(before)
 
 
 def frames(call: Callable[[], Any]) -> list[str]:
@@ -59,8 +51,8 @@ def test_forward_passes_few_frames(name: str, dtype: type) -> None:
     norm, shape = CASES[name]
     x, weight = np.random.default_rng(1).normal(size=shape).astype(dtype), np.ones(norm.view(shape).weight_shape or ())
     ways: list[dict[str, Any]] = [{}, {"lengths": np.array([7, 0, 3, 5])}, {"lengths": [7, 0, 3, 5]}]
-    for told in (*ways, {"lengths": np.array([7, 1, 2, 3], np.int32), "padding": "keep", "weight": weight}):
-        entered = frames(lambda told=told: tn.forward(x, norm, **told))  # type: ignore[misc]
+    for options in (*ways, {"lengths": np.array([7, 1, 2, 3], np.int32), "padding": "keep", "weight": weight}):
+        entered = frames(lambda options=options: tn.forward(x, norm, **options))  # type: ignore[misc]
         assert 1 <= len(entered) <= MOST, entered
         assert "mask_input" not in entered  # the general way, which takes many more
 
@@ -100,10 +92,10 @@ def test_a_pattern_is_taken_where_a_norm_is() -> None:
     x = np.random.default_rng(3).normal(size=(4, 7, 5)).astype(np.float32)
     for name in engine.available():
         engine.use(name)
-        for told in ({}, {"lengths": [7, 3, 0, 2]}, {"valid": np.arange(28).reshape(4, 7) % 3 > 0}):
-            mine, expected = (tn.forward(x, norm, **told) for norm in ("[b t] c", tn.Norm("[b t] c")))
+        for options in ({}, {"lengths": [7, 3, 0, 2]}, {"valid": np.arange(28).reshape(4, 7) % 3 > 0}):
+            mine, expected = (tn.forward(x, norm, **options) for norm in ("[b t] c", tn.Norm("[b t] c")))
             assert mine.y.tobytes() == expected.y.tobytes()
-            mean = tn.measure(x, "[b t] c", **told).mean
+            mean = tn.measure(x, "[b t] c", **options).mean
             assert mean.tobytes() == expected.moments.mean.tobytes()
 
 

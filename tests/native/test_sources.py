@@ -43,7 +43,7 @@ def test_no_index_is_narrowed() -> None:
     assert "may change value" in narrowings(planted)[0]
 
 
-# AVX without AVX2 is built by nobody on purpose, but a compiler may be set to it.
+# No table is built for AVX without AVX2, but a compiler may be set to it for all files.
 @needs_compiler
 @needs_x86
 @pytest.mark.parametrize("option", ["-msse2", "-mavx", "-mavx2", "-mavx512f"])
