@@ -124,19 +124,20 @@ def forward(
 
 @wraps(reference.backward_sums)
 def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
-    _check_result(out)
+    if not isinstance(out, Normalized):
+        raise _not_a_result(out)
     return _backend.backward_sums(dy, out)
 
 
 @wraps(reference.backward)
 def backward(dy: ArrayLike, out: Normalized, *, sums: BackwardSums | None = None) -> Gradients:
-    _check_result(out)
+    if not isinstance(out, Normalized):
+        raise _not_a_result(out)
     return _backend.backward(dy, out, sums=sums)
 
 
-def _check_result(out: Normalized) -> None:
-    if not isinstance(out, Normalized):
-        raise TypeError(f"backward: dy and what forward returned, got {type(out).__name__} as the second.")
+def _not_a_result(out: object) -> TypeError:
+    return TypeError(f"backward: dy and what forward returned, got {type(out).__name__} as the second.")
 
 
 def compiled() -> ModuleType | None:

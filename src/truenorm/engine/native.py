@@ -17,7 +17,7 @@ from truenorm.core.mask import MaskedInput, mask_input
 from truenorm.core.moments import Moments, ignore_floating_point_errors, measure_masked
 from truenorm.core.norm import Norm
 from truenorm.engine.backend import FORMATS, Gradients
-from truenorm.engine.kernel import EVERYTHING, Array, Kernel, KernelMoments, cast, find, measured_by, whole_kernel
+from truenorm.engine.kernel import EVERYTHING, Array, Kernel, KernelMoments, cast, find, whole_kernel
 from truenorm.engine.threads import threads
 
 __all__ = ["EVERYTHING", "FORMATS", "Call", "Kernel", "NativeBackend", "find", "native", "set_threads", "whole_kernel"]
@@ -172,8 +172,8 @@ def _forward(kernel: Kernel, inputs: Inputs) -> Normalized:
 
 def _backward_directly(dy: ArrayLike, out: Normalized) -> Gradients | None:
     """`backward` of what `_forward_directly` returned for a whole x."""
-    moments, x, weight, bias = out.moments, out.masked.source, out.weight, out.bias
-    kernel = measured_by(moments)
+    x, weight, bias, measured = out.masked.source, out.weight, out.bias, vars(out.moments)
+    kernel: Kernel | None = measured.get("kernel")
     if kernel is None or out.given is not None or not out.masked.unmasked:
         return None
     if kernel is not whole_kernel(out.masked.norm, x.shape, kernel.char):  # moments of another normalization
@@ -184,7 +184,7 @@ def _backward_directly(dy: ArrayLike, out: Normalized) -> Gradients | None:
     dweight = None if weight is None else np.empty(weight.shape, weight.dtype)
     dbias = None if bias is None else np.empty(bias.shape, bias.dtype)
     try:
-        kernel.plan.backward(x, dy, dx, kernel.table(moments), sums=sums, weight=weight, dweight=dweight, dbias=dbias)
+        kernel.plan.backward(x, dy, dx, measured["table"], sums=sums, weight=weight, dweight=dweight, dbias=dbias)
     except (TypeError, ValueError):
         return None
     return dx, dweight, dbias
