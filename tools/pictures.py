@@ -23,11 +23,11 @@ PHONE: ViewportSize = {"width": 390, "height": 844}
 # File name, fragment of the address, heading to scroll to, window size, colour scheme.
 PICTURES: dict[str, tuple[str, str, ViewportSize, Literal["light", "dark"]]] = {
     "table": ("part=table&norm=layer", "One table", DESKTOP, "light"),
-    "backwards": ("part=backwards&backwards.step=dvar", "Step by step", DESKTOP, "light"),
+    "backward": ("part=backward&backward.step=dvar", "Step by step", DESKTOP, "light"),
     "sentences": ("part=sentences&sentences.fill=10", "4. So the mean shrinks", DESKTOP, "light"),
     "training": ("part=training", "Training, seen", DESKTOP, "dark"),
     "table-phone": ("part=table", "One table", PHONE, "light"),
-    "backwards-phone": ("part=backwards&backwards.step=dvar", "Step by step", PHONE, "dark"),
+    "backward-phone": ("part=backward&backward.step=dvar", "Step by step", PHONE, "dark"),
     "sentences-phone": ("part=sentences&sentences.fill=10", "Padded sentences", PHONE, "dark"),
     "training-phone": ("part=training", "Training, seen", PHONE, "light"),
 }

@@ -1,9 +1,9 @@
 // Prints the codes of the golden cases, and of tables with next to nothing in them, as JSON, for Python to run: see
-// test_page.py.
+// test_assembly.py.
 import { readFileSync } from "node:fs";
 
-import { codesFor } from "../../src/truenorm/page/code.js";
-import { NORMS, backward, describe, forward } from "../../src/truenorm/page/maths.js";
+import { codesFor } from "../../src/truenorm/page/shared/code.js";
+import { NORMS, backward, describe, forward } from "../../src/truenorm/page/maths/normalization.js";
 import { read } from "./golden.mjs";
 
 const golden = JSON.parse(readFileSync(new URL("golden.json", import.meta.url), "utf8"));

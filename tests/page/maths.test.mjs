@@ -3,9 +3,9 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { backwardSums, describe, forward, measure, merge } from "../../src/truenorm/page/maths.js";
-import { explain } from "../../src/truenorm/page/explanation.js";
-import * as maths from "../../src/truenorm/page/maths.js";
+import { backwardSums, describe, forward, measure, merge } from "../../src/truenorm/page/maths/normalization.js";
+import { explain } from "../../src/truenorm/page/maths/explanation.js";
+import * as maths from "../../src/truenorm/page/maths/normalization.js";
 import { disagreements } from "./golden.mjs";
 
 const golden = JSON.parse(readFileSync(new URL("golden.json", import.meta.url), "utf8"));

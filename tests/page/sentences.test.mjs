@@ -2,12 +2,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { attentionWeights, selfAttention } from "../../src/truenorm/page/attention.js";
+import { attentionWeights, selfAttention } from "../../src/truenorm/page/maths/attention.js";
 import {
     METHODS, MOST_FILL, MOST_WORDS, SENTENCES_START, SENTENCE_FIELDS, defineSentences, driftCurve, fillOf,
     normalizeWatched, paddingOfEach, paddingRows, readSentences, respell,
-} from "../../src/truenorm/page/padding.js";
-import { createState } from "../../src/truenorm/page/state.js";
+} from "../../src/truenorm/page/sentences/padding.js";
+import { createState } from "../../src/truenorm/page/shared/state.js";
 
 const [HI, HOW] = Object.values(SENTENCE_FIELDS);
 

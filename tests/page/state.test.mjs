@@ -4,8 +4,9 @@ import { test } from "node:test";
 
 import {
     choice, createState, numberBetween, textRow, textTable, wholeBetween,
-} from "../../src/truenorm/page/state.js";
-import { defineProblem, equalGroups, readNumber, readProblem } from "../../src/truenorm/page/problem.js";
+} from "../../src/truenorm/page/shared/state.js";
+import { readNumber } from "../../src/truenorm/page/shared/numbers.js";
+import { defineProblem, equalGroups, readProblem } from "../../src/truenorm/page/shared/problem.js";
 
 const soon = () => new Promise((resolve) => setTimeout(resolve, 5));
 

@@ -2,14 +2,15 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { describe, forward } from "../../src/truenorm/page/maths.js";
+import { describe, forward } from "../../src/truenorm/page/maths/normalization.js";
+import { asTabbedText, parseBlock } from "../../src/truenorm/page/shared/blocks.js";
 import {
-    asTabbedText, createHistory, parseBlock, withBlock, withCell, withColumn, withRow, withoutColumn, withoutRow,
-} from "../../src/truenorm/page/tableedits.js";
+    createHistory, withBlock, withCell, withColumn, withRow, withoutColumn, withoutRow,
+} from "../../src/truenorm/page/table/edits.js";
 import {
     axesOf, describeCell, describeEmptyCells, describeNoSpread, describeParameters, describeProblems, generalFormula,
     nameOfBox,
-} from "../../src/truenorm/page/tableformulas.js";
+} from "../../src/truenorm/page/table/formulas.js";
 
 const TABLE = [["1", "2"], ["3", "4"]];
 

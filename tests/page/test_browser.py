@@ -1,4 +1,4 @@
-"""The page in a real browser: its shell. What each part does has a file of its own, test_page_<part>.py.
+"""The page in a real browser: its shell. What each part does has files of its own: test_<part>*.py.
 
 Every test fails on an error in the console and on any request but the page itself: see browser.py.
 """
@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from browser import DESKTOP, PARTS, PHONE, Open, flushed, shown_part, violations
+
+from truenorm import page as page_source
 
 HERE = Path(__file__).parent
 
@@ -32,7 +34,7 @@ def test_tabs_work_by_keyboard_alone(open_page: Open) -> None:
         page.keyboard.press(key)
         seen.append(shown_part(page))
         assert page.evaluate("document.activeElement.id") == f"tab-{seen[-1]}"
-    assert seen == ["backwards", "sentences", "training", "table", "training", "table", "training"]
+    assert seen == ["backward", "sentences", "training", "table", "training", "table", "training"]
 
 
 def test_a_link_reproduces_the_view(open_page: Open) -> None:
@@ -67,23 +69,23 @@ def test_nothing_is_lost_by_leaving_right_away(open_page: Open) -> None:
     cell.fill("12.5")
     page.reload()
     assert cell.inner_text() == "12.5"
-    page.evaluate("location.hash = '#part=backwards'")
+    page.evaluate("location.hash = '#part=backward'")
     dy = page.get_by_label("dy, row 1, column 1", exact=True)
     dy.fill("9")
     page.go_back()
     assert cell.inner_text() == "12.5"
     page.locator("#tab-sentences").click()
     page.go_forward()
-    assert shown_part(page) == "backwards"
+    assert shown_part(page) == "backward"
     assert dy.input_value() == "9"
     page.go_back()
-    page.wait_for_function("document.getElementById('panel-backwards').hidden")
+    page.wait_for_function("document.getElementById('panel-backward').hidden")
     assert shown_part(page) == "sentences"
 
 
 def test_long_words_and_numbers_do_not_widen_the_page(open_page: Open) -> None:
     wide = "x=-1.2345e-300,1e300;3,4;5,-1e300"
-    for fragment in ("z" * 62, f"part=backwards&backwards.step=all&{wide}", "x=1.7e308,-1.7e308;-1.7e308,1.7e308"):
+    for fragment in ("z" * 62, f"part=backward&backward.step=all&{wide}", "x=1.7e308,-1.7e308;-1.7e308,1.7e308"):
         page = open_page(f"#{fragment}", viewport={"width": 320, "height": 640})
         assert page.evaluate("document.documentElement.scrollWidth") == 320, fragment
         assert "NaN to" not in page.locator("main").inner_text()
@@ -117,3 +119,46 @@ def test_axe_finds_nothing(open_page: Open, scheme: str, viewport: dict[str, int
         page.locator(f"#tab-{part}").click()
         assert violations(page) == "", part
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], f"{part} is too wide"
+
+
+BROKEN = {
+    "a syntax error": ("table/grid.js", "export const = 1;", "Unexpected token '='"),
+    "a module that is not there": ("table/grid.js", 'import "#table/nothing.js";', "#table/nothing.js"),
+    "an export that is not there": ("table/grid.js", "export const a = 1;", "createSheet"),
+    "an error on the way": ("main.js", 'throw new Error("stop");', "stop"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_module_that_does_not_load_is_shown(browser: Any, tmp_path: Path, case: str) -> None:
+    path, text, said = BROKEN[case]
+    file = tmp_path / "broken.html"
+    file.write_text(page_source.assemble({**page_source.sources(), path: text}), "utf-8")
+    with browser.new_page() as page:
+        failures: list[str] = []
+        page.on("pageerror", lambda error: failures.append(str(error)))
+        page.goto(file.as_uri())
+        page.wait_for_function(
+            "() => document.getElementById('failed').textContent.startsWith('This page failed to start. ')"
+        )
+        assert said in page.locator("#failed").inner_text()
+        page.wait_for_function("() => getComputedStyle(failed).opacity === '1'")  # after a moment
+        assert said in "".join(failures)
+
+
+def test_without_javascript_the_page_says_what_it_needs(browser: Any, address: str) -> None:
+    with browser.new_page(java_script_enabled=False) as page:
+        page.goto(address)
+        assert "its JavaScript did not start" in page.locator("#failed").inner_text()
+
+
+def test_a_stack_trace_names_the_file(open_page: Open) -> None:
+    stack = open_page().evaluate(
+        "(() => { try { truenorm.describe('none'); } catch (error) { return error.stack; } })()"
+    )
+    assert "truenorm/maths/normalization.js:" in stack
+
+
+def test_modules_keep_their_names_to_themselves(open_page: Open) -> None:
+    found = open_page().evaluate("['NORMS', 'html', 'formatNumber', 'start'].map((name) => typeof globalThis[name])")
+    assert found == ["undefined"] * 4

@@ -455,7 +455,7 @@ EXTREMES = {
 }
 
 
-@pytest.mark.slow  # the quick tests look at every part once: test_page_browser.py
+@pytest.mark.slow  # the quick tests look at every part once: test_browser.py
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_axe_finds_nothing_and_the_page_never_scrolls_sideways(

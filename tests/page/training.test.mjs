@@ -6,7 +6,7 @@ import { test } from "node:test";
 import {
     bestRun, commandFor, compareLosses, momentCodec, pairAt, percentOf, rangeInWords, readRuns, shownRuns, someOf,
     tellingRate,
-} from "../../src/truenorm/page/runs.js";
+} from "../../src/truenorm/page/training/runs.js";
 
 const recorded = readRuns(readFileSync(new URL("../../src/truenorm/page/runs.json", import.meta.url), "utf8"));
 

@@ -1,59 +1,79 @@
-"""The interactive page: HTML, CSS and plain ES modules, assembled into one file that needs no server and no network.
+"""The interactive page: HTML, CSS and ES modules, assembled into one file that needs no server and no network.
 
-`index.html` names its parts as a page on a web server would: a style sheet, a module, the recorded runs. `assemble`
-puts each of them where it is named. Modules inside one file cannot import each other, so they are put one behind the
-other, each behind what it imports, into one script that still reads well in "view source". For that, a module keeps to
-a few rules, and breaking one is an error here rather than a blank page later:
+Each part of the page has a folder: `table`, `backward`, `sentences`, `training`. `maths` holds what they compute and
+`shared` what they have in common; `main.js` starts them.
 
-* imports stand at the beginning of a line, as `import { a, b } from "./file.js";`, exports as `export function name`
-  (or const, let, class, async function);
-* all modules share their top-level names, so each is defined once, one name a statement;
-* neither `</script` nor `<!--` appears, as both mean something to HTML inside a script;
-* a template in backticks ends on its line: four spaces of indentation become a tab, a twentieth of the page less.
+Modules import each other by names such as `#table/grid.js`. node and TypeScript resolve these by the `imports` of
+package.json, the assembled page by an import map, which gives each name a data: URL that holds the whole module. So
+each module has a scope of its own in the delivered file too, and assembly reads no JavaScript: it only lists files.
+Relative names cannot be used, because a data: URL has no folder that they could be relative to. Each URL ends with a
+`sourceURL`, so that stack traces and debuggers name the file.
 
-A policy in the file forbids everything but this style and this script, by their hashes: no request can leave the page.
+Comments and indentation stay in. To remove them takes a JavaScript parser, which users of `truenorm page` do not have,
+and a file that is opened from disk need not be small. The tests keep it under 400 KB.
+
+A policy in the file allows its style and its three inline scripts by their hashes, and modules from data: URLs.
+Everything else is forbidden, so that no request can leave the page.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from errno import EEXIST
-from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
-
-STYLE = '<link rel="stylesheet" href="style.css">'
-SCRIPT = '<script type="module" src="main.js"></script>'
-RUNS = '<script type="application/json" id="runs" src="runs.json"></script>'
-POLICY = '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'">'
 
 TITLE = "<title>Normalization, number by number</title>"
 
-_IMPORT = re.compile(r'^import \{\s*((?:[\w$]+,\s*)*(?:[\w$]+)?)\s*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
-_DEFINITION = re.compile(r"^(export )?(?:(?:async )?function|const|let|class)\b\*? *([\w$]*)", re.MULTILINE)
-_LEFT_OVER = re.compile(r"^(?:import|export|var)\b.*", re.MULTILINE)
+# What index.html leaves empty.
+POLICY = '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'">'
+STYLE = "<style></style>"
+IMPORT_MAP = '<script type="importmap"></script>'
+RUNS = '<script type="application/json" id="runs"></script>'
+START = '<script type="module"></script>'
+
+# A module that does not load or does not start is shown, not only logged. main.js removes #failed once all is well.
+FAILURE_SCRIPT = """
+addEventListener("error", ({ message }) => {
+    const failed = document.getElementById("failed");
+    if (failed) failed.textContent = `This page failed to start. ${message}`;
+});
+"""
+START_SCRIPT = 'import "#main.js";'
 
 
-def assemble() -> str:
-    """The whole page as one HTML document."""
-    sources = {file.name: file.read_text("utf-8") for file in files(__name__).iterdir() if file.is_file()}
-    modules = {name: text for name, text in sorted(sources.items()) if name.endswith(".js")}
-    style, script = (f"\n{_with_tabs(text)}" for text in (sources["style.css"], join_modules(modules)))
+def sources() -> dict[str, str]:
+    """The texts of the page's files, by their paths in this folder."""
+    kinds = (".html", ".css", ".js", ".json")
+    return {path: file.read_text("utf-8") for path, file in sorted(_walk(files(__name__))) if path.endswith(kinds)}
+
+
+def assemble(texts: Mapping[str, str] | None = None) -> str:
+    """The whole page as one HTML document, from `sources()` or from other texts under the same paths."""
+    texts = sources() if texts is None else texts
+    styles = sorted(
+        (path for path in texts if path.endswith(".css")), key=lambda path: (path != "shared/style.css", path)
+    )
+    style = "\n" + "\n".join(texts[path] for path in styles)
+    import_map = as_import_map({path: text for path, text in texts.items() if path.endswith(".js")})
+    scripts = " ".join(map(_hash, (import_map, FAILURE_SCRIPT, START_SCRIPT)))
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        f"default-src 'none'; script-src {scripts} data:; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = sources["index.html"]
+    page = texts["index.html"]
     for place, content in (
         (POLICY, f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         (STYLE, f"<style>{style}</style>"),
-        (RUNS, f'<script type="application/json" id="runs">{as_script_data(sources["runs.json"].strip())}</script>'),
-        (SCRIPT, f'<script type="module">{script}</script>'),
+        (IMPORT_MAP, f'<script type="importmap">{import_map}</script>'),
+        (RUNS, f'<script type="application/json" id="runs">{as_script_data(texts["runs.json"].strip())}</script>'),
+        (START, f'<script>{FAILURE_SCRIPT}</script>\n<script type="module">{START_SCRIPT}</script>'),
     ):
         if page.count(place) != 1:
             raise ValueError(f"index.html: exactly one {place}, got {page.count(place)}.")
@@ -66,52 +86,36 @@ def write(path: str | os.PathLike[str]) -> Path:
     target, page = Path(path).resolve(), assemble()
     if target.exists() and not target.is_file():
         raise OSError(EEXIST, "not an ordinary file", str(path))
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        beside.write_text(page, "utf-8", newline="\n")
-        beside.replace(target)
-    except OSError as error:  # the name of the file beside it would only puzzle
+        temporary.write_text(page, "utf-8", newline="\n")
+        temporary.replace(target)
+    except OSError as error:  # name the file that was asked for, not the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
     return Path(path)
 
 
 def is_page(path: Path) -> bool:
-    """Whether a page was written to this file before: it may be written again."""
+    """Whether this file is empty or holds a page that was written before, and may be overwritten."""
     with path.open("rb") as file:
         head = file.read(4096)
     return not head or (head.lower().startswith(b"<!doctype html>") and TITLE.encode() in head)
 
 
-def join_modules(modules: Mapping[str, str]) -> str:
-    """ES modules as one script: each behind those that it imports, without the words import and export.
+def as_import_map(modules: Mapping[str, str]) -> str:
+    """An import map that gives each module, `#` and its path, a data: URL; one line a module.
 
-    >>> print(join_modules({
-    ...     "main.js": 'import { half } from "./maths.js";\\nhalf(4);\\n',
-    ...     "maths.js": "export const half = (x) => x / 2;\\n",
-    ... }))
-    // ---- maths.js ----
-    const half = (x) => x / 2;
-    <BLANKLINE>
-    // ---- main.js ----
-    half(4);
-    <BLANKLINE>
+    >>> print(as_import_map({"main.js": "import '#a.js';\\n", "a.js": "let half = 50 % 100 < 1;\\n"}))
+    {"imports":{
+    "#main.js":"data:text/javascript,import '%23a.js';%0A//%23 sourceURL=truenorm/main.js",
+    "#a.js":"data:text/javascript,let half = 50 %25 100 %3C 1;%0A//%23 sourceURL=truenorm/a.js"
+    }}
     """
-    imports = {name: _imports(text) for name, text in modules.items()}
-    exports = _check_definitions(modules)
-    for name, wanted in imports.items():
-        for source, names in wanted.items():
-            if source not in modules:
-                raise ValueError(f"{name}: imports from a file of the page, got {source}. There is none.")
-            for missing in sorted(names - exports[source]):
-                raise ValueError(f"{name}: imports what is exported, got {missing}. {source} does not export it.")
-    try:
-        order = list(TopologicalSorter(imports).static_order())
-    except CycleError as error:
-        raise ValueError(f"modules: imports without a circle, got {' -> '.join(error.args[1])}.") from None
-    return "\n".join(f"// ---- {name} ----\n{_body(name, modules[name])}" for name in order)
+    lines = (f"{_quote(f'#{path}')}:{_quote(_data_url(path, text))}" for path, text in modules.items())
+    return '{"imports":{\n' + ",\n".join(lines) + "\n}}"
 
 
 def as_script_data(json: str) -> str:
@@ -123,47 +127,25 @@ def as_script_data(json: str) -> str:
     return json.replace("<", r"\u003c")  # outside of strings JSON has no "<"
 
 
-def _imports(text: str) -> dict[str, set[str]]:
-    """The names that a module imports, by file."""
-    found: dict[str, set[str]] = {}
-    for names, source in _IMPORT.findall(text):
-        found.setdefault(source, set()).update(name for name in map(str.strip, names.split(",")) if name)
-    return found
+# A URL would lose line breaks and end at #; "<" could end the script element. All else may stand as it is.
+_ENCODED = str.maketrans({character: f"%{ord(character):02X}" for character in "%#<\n\r\t"})
 
 
-def _check_definitions(modules: Mapping[str, str]) -> dict[str, set[str]]:
-    """The names that each module exports, once no name is defined twice."""
-    owners: dict[str, str] = {}
-    exports: dict[str, set[str]] = {}
-    for module, text in modules.items():
-        for exported, name in _DEFINITION.findall(text):
-            if not name:
-                raise ValueError(f"{module}: one name a statement at the top level, got a pattern of names.")
-            if name in owners:
-                raise ValueError(
-                    f"{module}: all modules share their top-level names, got {name} as {owners[name]} has."
-                )
-            owners[name] = module
-            if exported:
-                exports.setdefault(module, set()).add(name)
-    return {module: exports.get(module, set()) for module in modules}
+def _data_url(path: str, text: str) -> str:
+    named = f"{text.rstrip()}\n//# sourceURL=truenorm/{path}"
+    return f"data:text/javascript,{named.translate(_ENCODED)}"
 
 
-def _body(name: str, text: str) -> str:
-    body = _DEFINITION.sub(lambda found: found[0].removeprefix("export "), _IMPORT.sub("", text))
-    if found := _LEFT_OVER.search(body):
-        raise ValueError(f"{name}: imports and exports as truenorm/page/__init__.py describes, got {found[0]}")
-    for mark in ("</script", "<!--"):
-        if mark in body.lower():
-            raise ValueError(f"{name}: no {mark} inside a script, got one. Write it in two pieces.")
-    for line in body.splitlines():
-        if line.count("`") % 2:
-            raise ValueError(f"{name}: a template ends on its line, got {line.strip()}")
-    return body.strip("\n") + "\n"
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
-def _with_tabs(text: str) -> str:
-    return re.sub(r"^(?: {4})+", lambda spaces: "\t" * (len(spaces[0]) // 4), text, flags=re.MULTILINE)
+def _walk(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{above}{entry.name}/")
+        else:
+            yield f"{above}{entry.name}", entry
 
 
 def _hash(text: str) -> str:

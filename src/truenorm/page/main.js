@@ -5,17 +5,17 @@ and the theme are connected.
 A part is one file with `export function mountName(root, state)`. `root` is its empty panel. It defines its fields, puts
 its elements into root, and draws in `state.watch`; see state.js for when that runs. It never reaches outside of root.
 */
-import { mountBackwards } from "./backwards.js";
-import { html } from "./drawing.js";
-import { explain } from "./explanation.js";
-import { backward, backwardSums, describe, forward, measure, merge, partition } from "./maths.js";
-import { defineProblem } from "./problem.js";
-import { mountSentences } from "./sentences.js";
-import { choice, createState } from "./state.js";
-import { mountTable } from "./table.js";
-import { mountTraining } from "./training.js";
+import { mountBackward } from "#backward/part.js";
+import { explain } from "#maths/explanation.js";
+import { backward, backwardSums, describe, forward, measure, merge, partition } from "#maths/normalization.js";
+import { mountSentences } from "#sentences/part.js";
+import { html } from "#shared/elements.js";
+import { defineProblem } from "#shared/problem.js";
+import { choice, createState } from "#shared/state.js";
+import { mountTable } from "#table/part.js";
+import { mountTraining } from "#training/part.js";
 
-const PARTS = { table: mountTable, backwards: mountBackwards, sentences: mountSentences, training: mountTraining };
+const PARTS = { table: mountTable, backward: mountBackward, sentences: mountSentences, training: mountTraining };
 const THEMES = ["auto", "light", "dark"];
 
 function start() {
@@ -41,6 +41,7 @@ function start() {
         complain();
     });
     addEventListener("pagehide", () => state.flush());
+    document.getElementById("failed").remove();
 
     // For the curious: the maths, in the browser's console.
     globalThis.truenorm = { describe, partition, measure, merge, forward, backwardSums, backward, explain };

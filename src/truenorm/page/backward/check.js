@@ -1,0 +1,56 @@
+/*
+The check of dx by finite differences.
+*/
+import { formulaPieces } from "#backward/cells.js";
+import { compareSlopes, jumpsAt } from "#backward/differences.js";
+import { chosenInWords, verdictInWords } from "#backward/reasons.js";
+import { html, scrollBox } from "#shared/elements.js";
+import { bracketedNumber, formatNumber } from "#shared/numbers.js";
+
+/** A second way to the same number, that knows nothing of the first. */
+export function backwardCheck() {
+    const result = html("div");
+    const element = html(
+        "div", { class: "backward-check" }, html("h3", {}, "Is it true? Measure it"),
+        html(
+            "p", {}, "A finite difference measures a gradient without any of these formulas: make one x larger by a "
+            + "tiny h, then smaller by h, work out the loss both times, and divide the change by 2h. It must come out "
+            + "as dx.",
+        ),
+        result,
+    );
+
+    function update(model) {
+        const { row, column } = model;
+        if (!model.out.valid[row][column]) {
+            const words = `There is no number in ${chosenInWords(model)} to move.`;
+            result.replaceChildren(html("p", { class: "notice" }, words));
+            return;
+        }
+        const values = (name) => model.explained.get(name)?.values;
+        const paths = ["dx (through xhat)", "dx (through var)", "dx (through mean)"].map(values).filter(Boolean);
+        const found = compareSlopes({ ...model, dx: values("dx"), paths });
+        const { chosen } = found;
+        const line = (name, words, value) => html(
+            "tr", {}, html("th", { scope: "row" }, `${name}, ${words}`), html("td", { "data-check": name }, value),
+        );
+        const digits = 10;
+        result.replaceChildren(
+            formulaPieces([
+                '("loss at x + h" - "loss at x − h") / (2 · h)',
+                `"" = (${formatNumber(chosen.up, digits)} - ${bracketedNumber(chosen.down, digits)}) `
+                + `/ (2 · ${formatNumber(chosen.h, 3)})`,
+                `"" ≈ ${formatNumber(chosen.slope)}`,
+            ]),
+            scrollBox("dx in two ways", html(
+                "table", { class: "numbers" }, html("caption", {}, `dx of ${chosenInWords(model)}, in two ways`),
+                line("measured", "by moving x", formatNumber(chosen.slope, digits)),
+                line("dx", "by the steps above", formatNumber(chosen.dx, digits)),
+                jumpsAt(model.out, row, column) ? null
+                    : line("difference", "relative to the largest path of dx", formatNumber(chosen.relative, 2)),
+            )),
+            html("p", { class: "backward-verdict" }, verdictInWords(model, found)),
+        );
+    }
+    return { element, update };
+}

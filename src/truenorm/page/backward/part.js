@@ -1,0 +1,167 @@
+/*
+The part "backward": from the loss back to dx, one step at a time.
+
+The table and the normalization are those of the part "table" (problem.js). Here a loss is chosen, or dy is typed; one
+cell is chosen, whose numbers stand in the formulas; and buttons step through the gradients. steps.js knows the steps,
+graph.js draws them, differences.js measures the slopes that they are checked with.
+*/
+import { cellChooser, ordinalsTo, placesWhere, stepCellClass } from "#backward/cells.js";
+import { backwardCheck } from "#backward/check.js";
+import { LOSSES, lossSlopes, lossTerms, sumCells } from "#backward/differences.js";
+import { backwardConventions } from "#backward/reasons.js";
+import { backwardSteps } from "#backward/stepper.js";
+import { ALL_STEPS, STEP_KEYS, stepsBack } from "#backward/steps.js";
+import { choiceTable, entryTable } from "#backward/tables.js";
+import { explain } from "#maths/explanation.js";
+import { NORMS, forward } from "#maths/normalization.js";
+import { codesFor } from "#shared/code.js";
+import { chooser } from "#shared/controls.js";
+import { copyButtons } from "#shared/copy.js";
+import { html, putText } from "#shared/elements.js";
+import { formula } from "#shared/formula.js";
+import { formatNumber, readNumber } from "#shared/numbers.js";
+import { PROBLEM, readProblem } from "#shared/problem.js";
+import { choice, textTable } from "#shared/state.js";
+
+const EXAMPLE_DY = [["1", "0", "0.5"], ["0", "-1", "0"], ["-1", "0", "1"], ["0", "0.5", "0"], ["1", "2", "-1"]];
+
+/** A cell as it stands in the address: "2,1" is the second row's first. */
+const chosenCodec = {
+    encode: String,
+    decode: (text) => {
+        if (!/^[1-9]\d{0,4},[1-9]\d{0,4}$/.test(text)) throw new RangeError("backward: a row and a column.");
+        return text;
+    },
+};
+
+export function mountBackward(root, state) {
+    state.field("backward.loss", choice(...Object.keys(LOSSES)), "given");
+    state.field("backward.dy", textTable, EXAMPLE_DY);
+    state.field("backward.cell", chosenCodec, "1,1");
+    state.field("backward.step", choice(...STEP_KEYS, ALL_STEPS), STEP_KEYS[0]);
+
+    const parts = [backwardInputs(state), backwardSteps(state), backwardCheck()];
+    const empty = html(
+        "p", { class: "notice" }, "The table is empty, so nothing can flow back. ", tableButton(state, "Fill it"),
+    );
+    const filled = html(
+        "div", {}, parts.map(({ element }) => element), html("h3", {}, "These numbers in Python"),
+        copyButtons(codesFor(() => {
+            const { problem, dy } = readModel(state);
+            return { ...problem, dy };
+        })),
+    );
+    root.append(html(
+        "div", { class: "backward" }, html("h2", {}, "Backward pass"),
+        html(
+            "p", {}, "If one number in a network were a little larger, how much would the loss change? The loss says "
+            + "how wrong the network is; the answer is called the number’s gradient, and networks learn from nothing "
+            + "else. At the output y it is known: dy. Follow it back, step by step, to the input x: dx.",
+        ),
+        empty, filled,
+    ));
+
+    const drawn = [...PROBLEM, "backward.loss", "backward.dy", "backward.cell"];
+    let model = null;
+    state.watch(drawn, () => {
+        model = readModel(state);
+        empty.hidden = model !== null;
+        filled.hidden = model === null;
+        if (model) parts.forEach(({ update }) => update(model));
+    });
+    state.watch(["backward.step"], () => model && parts[1].update(model));
+}
+
+/** Everything that is shown, worked out from the state; null for a table without cells. */
+function readModel(state) {
+    const problem = readProblem(state);
+    const { rows, columns, norm, weight, bias, valid, offsets } = problem;
+    if (!rows || !columns) return null;
+    const [row, column] = state.get("backward.cell").split(",").map((place, k) =>
+        Math.min(place, k ? columns : rows) - 1);
+    const texts = shapedDy(state, rows, columns);
+    const typed = texts.map((cells) => cells.map(readNumber));
+    const loss = {
+        kind: state.get("backward.loss"), row, column,
+        given: typed.map((cells) => cells.map((value) => (Number.isNaN(value) ? 0 : value))),
+    };
+    const out = forward(problem.x, norm, problem);
+    const dy = lossSlopes(out, loss);
+    const steps = explain(problem.x, norm, { weight, bias, valid, offsets, dy });
+    const explained = new Map(steps.map((step) => [step.name, step]));
+    const total = sumCells(lossTerms(out, loss));
+    const model = { problem, out, loss, total, dy, row, column, explained, texts, typed };
+    return { ...model, steps: stepsBack(model) };
+}
+
+/** The texts of dy in the shape of x: what a larger table has not is 0, what a smaller one has not is kept. */
+function shapedDy(state, rows, columns) {
+    const kept = state.get("backward.dy");
+    return Array.from({ length: rows }, (_, i) => Array.from({ length: columns }, (_, j) => kept[i]?.[j] ?? "0"));
+}
+
+function tableButton(state, words) {
+    return html("button", { type: "button", onclick: () => state.set({ part: "table" }) }, `${words} in “One table”`);
+}
+
+/** What there is to begin with: the norm, x, the loss and dy. */
+function backwardInputs(state) {
+    const onchoose = cellChooser(state);
+    const x = choiceTable({ onchoose });
+    const dy = entryTable({ label: "dy", onchoose, onentry: (...entry) => enterDy(state, ...entry) });
+    const conventions = html("p", { class: "note" });
+    const problem = html("p", { class: "problem", role: "status" });
+    const loss = html("p", { class: "backward-loss" });
+    const titles = (table) => Object.fromEntries(Object.entries(table).map(([key, { title }]) => [key, title]));
+    const element = html(
+        "div", {},
+        html("div", { class: "controls" }, chooser(state, "norm", "Norm", titles(NORMS)),
+            chooser(state, "backward.loss", "Loss", titles(LOSSES))),
+        html("div", { class: "columns" }, x.element, dy.element),
+        problem, loss, conventions, tableButton(state, "Change x, weight, bias or eps"),
+    );
+
+    function update(model) {
+        const { rows, columns, cells } = model.problem;
+        const names = { rowNames: ordinalsTo(rows), columnNames: ordinalsTo(columns) };
+        const classes = (i, j) => stepCellClass(model, i, j);
+        const chosen = (i, j) => i === model.row && j === model.column;
+        const shown = cells.map((row) => row.map(cutText));
+        x.update({ ...names, caption: "x: choose a cell", texts: shown, classes, chosen });
+        const editable = model.loss.kind === "given";
+        const bad = (i, j) => editable && Number.isNaN(model.typed[i][j]);
+        dy.update({
+            ...names, chosen, classes, bad, editable,
+            caption: editable ? "dy: type any numbers" : "dy: follows from the loss",
+            texts: editable ? model.texts : model.dy.map((row) => row.map((value) => formatNumber(value))),
+        });
+        const wrong = placesWhere(model, bad);
+        problem.hidden = wrong.length === 0;
+        const said = `Not a number in dy: ${listedPlaces(wrong)}. Until that changes, it counts as 0.`;
+        putText(problem, wrong.length ? said : "");
+        const kind = LOSSES[model.loss.kind];
+        loss.replaceChildren(formula(`${kind.formula} = ${formatNumber(model.total)}`));
+        conventions.textContent = backwardConventions(model);
+    }
+    return { element, update };
+}
+
+/** A block of texts, from this cell on; what lies outside of the table is left out. */
+function enterDy(state, row, column, block) {
+    const cells = state.get("x");
+    const texts = shapedDy(state, cells.length, cells[0].length);
+    block.forEach((line, i) => line.forEach((text, j) => {
+        if (texts[row + i]?.[column + j] !== undefined) texts[row + i][column + j] = text;
+    }));
+    state.set({ "backward.dy": texts });
+}
+
+/** Texts of cells may be long. */
+function cutText(text) {
+    return text.length > 12 ? `${text.slice(0, 11)}…` : text;
+}
+
+function listedPlaces(found) {
+    const words = found.slice(0, 3).map(([i, j]) => `row ${i + 1}, column ${j + 1}`);
+    return found.length > 3 ? `${words.join("; ")} and ${found.length - 3} more` : words.join("; ");
+}

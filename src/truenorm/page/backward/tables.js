@@ -1,0 +1,148 @@
+/*
+Tables of numbers that are updated in place: a new number changes one text, not the table, so that 64 x 64 stay quick.
+
+    const table = valueTable({ onchoose: (row, column) => ... });        // numbers to read; a click chooses
+    const table = choiceTable({ onchoose });                             // the same, and arrow keys choose
+    const table = entryTable({ label: "dy", onchoose, onentry: (row, column, texts) => ... });   // numbers to type
+    table.update({ caption, rowNames, columnNames, texts, classes: (i, j) => "pad", editable });
+
+`onentry` is given rows of texts: one text where somebody types, more where a block from a spreadsheet is pasted.
+*/
+import { parseBlock } from "#shared/blocks.js";
+import { html, putText, scrollBox } from "#shared/elements.js";
+
+const CELL_ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [1, 0] };
+
+export function valueTable({ onchoose }) {
+    return updatedTable({ makeCell: () => html("td"), show: putText, onchoose });
+}
+
+export function choiceTable({ onchoose }) {
+    const { element, update, cellByKey } = updatedTable({
+        role: "grid",
+        makeCell: () => html("td", { role: "gridcell", tabindex: "-1" }),
+        show: (cell, text, { chosen }) => {
+            putText(cell, text);
+            cell.setAttribute("aria-selected", chosen);
+            cell.tabIndex = chosen ? 0 : -1;
+        },
+        onchoose,
+    });
+    element.addEventListener("keydown", (event) => {
+        const goal = cellByKey(event);
+        if (!goal) return;
+        event.preventDefault();
+        onchoose(...goal.place);
+        goal.cell.focus();
+    });
+    return { element, update };
+}
+
+export function entryTable({ label, onchoose, onentry }) {
+    const { element, update, cellByKey } = updatedTable({
+        makeCell: (i, j) => html("td", { class: "entry" }, html("input", {
+            type: "text", inputmode: "text", autocomplete: "off", spellcheck: "false",
+            "aria-label": `${label}, row ${i + 1}, column ${j + 1}`,
+            oninput: ({ target }) => onentry(i, j, [[target.value]]),
+            onfocus: () => onchoose(i, j),
+            onpaste: (event) => {
+                const block = parseBlock(event.clipboardData.getData("text/plain"));
+                if (event.target.readOnly || block.flat().length < 2) return;
+                event.preventDefault();
+                onentry(i, j, block);
+            },
+        })),
+        show: (cell, text, { editable, bad }) => {
+            const [input] = cell.children;
+            if (input.value !== text) input.value = text;
+            input.readOnly = !editable;
+            if (bad) input.setAttribute("aria-invalid", "true");
+            else input.removeAttribute("aria-invalid");
+        },
+        onchoose,
+    });
+    element.addEventListener("keydown", (event) => {
+        const { selectionStart, selectionEnd, value } = event.target;
+        // Left and right leave a cell only at the end of its text.
+        if (event.key === "ArrowLeft" && !(selectionStart === 0 && selectionEnd === 0)) return;
+        if (event.key === "ArrowRight" && selectionStart !== value.length) return;
+        const goal = cellByKey(event);
+        if (!goal) return;
+        event.preventDefault();
+        goal.cell.firstChild.focus();
+        goal.cell.firstChild.select();
+    });
+    return { element, update };
+}
+
+function updatedTable({ role = null, makeCell, show, onchoose }) {
+    const [caption, head, body] = [html("caption"), html("thead"), html("tbody")];
+    const table = html("table", { class: "numbers", role }, caption, head, body);
+    const element = scrollBox("", table);
+    const drawn = new WeakMap();
+    let cells = [];
+    let built = null;
+    let revealed = null;
+
+    body.addEventListener("click", (event) => {
+        const place = placeOf(event.target.closest("td"));
+        if (place) onchoose(...place);
+    });
+
+    function build(rowNames, columnNames) {
+        cells = rowNames.map((_, i) => columnNames.map((_, j) => makeCell(i, j)));
+        const corner = html("th", { scope: "col" }, html("span", { class: "unseen" }, "row"));
+        head.replaceChildren(html("tr", {}, corner, columnNames.map((name) => html("th", { scope: "col" }, name))));
+        body.replaceChildren(...rowNames.map((name, i) =>
+            html("tr", {}, html("th", { scope: "row" }, name), cells[i])));
+    }
+
+    function update({ caption: words, rowNames, columnNames, texts, classes, chosen = () => false, bad = () => false,
+        editable = false }) {
+        const names = JSON.stringify([rowNames, columnNames]);
+        if (names !== built) build(rowNames, columnNames);
+        built = names;
+        putText(caption, words);
+        let goal = null;
+        element.setAttribute("aria-label", words);
+        cells.forEach((row, i) => row.forEach((cell, j) => {
+            const isChosen = chosen(i, j);
+            const isBad = bad(i, j);
+            const name = `${classes(i, j)}${isChosen ? " chosen" : ""}`.trim();
+            if (isChosen) goal = cell;
+            const news = `${name} ${isBad} ${editable} ${texts[i][j]}`;
+            if (drawn.get(cell) === news) return; // an attribute that is set costs, even if it is the same
+            drawn.set(cell, news);
+            if (cell.className !== name) cell.className = name;
+            show(cell, texts[i][j], { chosen: isChosen, bad: isBad, editable });
+        }));
+        if (goal && goal !== revealed) reveal(element, goal);
+        revealed = goal;
+    }
+
+    function placeOf(cell) {
+        const i = cells.findIndex((row) => row.includes(cell));
+        return i < 0 ? null : [i, cells[i].indexOf(cell)];
+    }
+
+    /** The cell that a key leads to from the one that has the focus: { place, cell }, or null. */
+    function cellByKey(event) {
+        const way = CELL_ARROWS[event.key];
+        const from = placeOf(event.target.closest("td"));
+        if (!way || !from || event.ctrlKey || event.metaKey || event.altKey) return null;
+        const place = [from[0] + way[0], from[1] + way[1]];
+        const cell = cells[place[0]]?.[place[1]];
+        return cell ? { place, cell } : null;
+    }
+    return { element, update, cellByKey };
+}
+
+/** Scrolls the box, and never the page, as far as it takes to see the cell beside the names of rows and columns. */
+function reveal(box, cell) {
+    const [outer, inner] = [box.getBoundingClientRect(), cell.getBoundingClientRect()];
+    const [width, height] = [inner.width, inner.height];
+    if (inner.right > outer.right) box.scrollLeft += inner.right - outer.right + width;
+    if (inner.left - width < outer.left) box.scrollLeft += inner.left - 2 * width - outer.left;
+    if (inner.bottom > outer.bottom) box.scrollTop += inner.bottom - outer.bottom + height;
+    if (inner.top - height < outer.top) box.scrollTop += inner.top - 2 * height - outer.top;
+}

@@ -1,0 +1,158 @@
+/*
+What is typed into the part "sentences": the texts of the sentences and the numbers of their words. What cannot be read
+is marked where it stands, and kept as it was typed.
+*/
+import { MOST_WORDS, SENTENCE_FIELDS, respell } from "#sentences/padding.js";
+import { uniqueId } from "#shared/controls.js";
+import { announce, html, putText, scrollBox } from "#shared/elements.js";
+import { formatNumber, readNumber } from "#shared/numbers.js";
+
+export const ORDINALS = ["first", "second"];
+const FIELDS_OF_SENTENCES = Object.keys(SENTENCE_FIELDS);
+
+/** The text of a sentence, and the embeddings of its words. */
+export function sentenceEditor(state, sentence) {
+    const [id, sentenceProblem, cellProblem] = [uniqueId(), uniqueId(), uniqueId()];
+    const field = FIELDS_OF_SENTENCES[sentence];
+    const text = html("input", {
+        type: "text", id, autocomplete: "off", spellcheck: "false", "aria-describedby": sentenceProblem,
+        oninput: () => {
+            const words = text.value.split(/\s+/).filter((word) => word !== "");
+            complain(words);
+            if (words.length) changeWords(state, sentence, words.slice(0, MOST_WORDS));
+            seen = state.get(field);
+        },
+    });
+    const complaint = html("p", { class: "problem", id: sentenceProblem, hidden: true });
+    const problem = html("p", { class: "problem", id: cellProblem, hidden: true });
+    const body = html("tbody");
+    const caption = html("caption", {}, `Embeddings of the ${ORDINALS[sentence]} sentence`);
+    const label = html("label", { for: id }, `The ${ORDINALS[sentence]} sentence`);
+    const element = html(
+        "div", { class: "editor" },
+        scrollBox(`Embeddings, ${ORDINALS[sentence]} sentence`, html("table", { class: "numbers" }, caption, body)),
+        problem,
+    );
+    let seen = null; // the words that the text stands for: it is written anew only when others come from elsewhere
+
+    function complain(words) {
+        const kept = quoted(state.get(field).map(([word]) => word).join(" "));
+        const tooMany = `There is room for ${MOST_WORDS} words: the others are left out.`;
+        showProblem(complaint, !words.length ? `A sentence has one word at least. Until it has, ${kept} stays.`
+            : words.length > MOST_WORDS ? tooMany : "");
+        text.setAttribute("aria-invalid", complaint.textContent !== "");
+    }
+
+    function draw({ words, computed, watched }) {
+        const own = words.filter((one) => one.sentence === sentence);
+        if (state.get(field) !== seen) {
+            const now = own.map(({ word }) => word);
+            if (text.value.trim().split(/\s+/).join(" ") !== now.join(" ")) text.value = now.join(" ");
+            complain(now);
+            seen = state.get(field);
+        }
+        if (body.rows.length !== own.length) {
+            body.replaceChildren(...own.map((one) => html(
+                "tr", {}, html("th", { scope: "row" }),
+                one.embedding.map((_, column) => html("td", {}, numberCell(state, one, 1 + column))),
+            )));
+        }
+        own.forEach((one, i) =>
+            showWordRow(body.rows[i], one, one.embedding, "embedding", one === words[watched], cellProblem));
+        const rule = computed ? "No number, so the word is left out: " : "No number: ";
+        showProblem(problem, unreadable(rule, own, ({ embedding }) => embedding));
+    }
+    return { text: html("div", { class: "editor" }, label, text, complaint), element, draw };
+}
+
+/** Other words for a sentence; the watched word stays the watched one wherever it goes. */
+function changeWords(state, sentence, words) {
+    const field = FIELDS_OF_SENTENCES[sentence];
+    const before = state.get(field);
+    const after = respell(before, words);
+    const ahead = sentence === 0 ? 0 : state.get(FIELDS_OF_SENTENCES[0]).length;
+    const place = state.get("sentences.watched") - ahead;
+    let watched = place;
+    if (place >= before.length) watched = place + after.length - before.length;
+    else if (place >= 0) {
+        const same = after.indexOf(before[place]);
+        watched = same >= 0 ? same : Math.min(place, after.length - 1);
+    }
+    state.set({ [field]: after, "sentences.watched": watched + ahead });
+}
+
+/** A cell for one number of a word: text `slot` of its row in the state. Up and down go to the words around it. */
+export function numberCell(state, { sentence, position }, slot) {
+    const field = FIELDS_OF_SENTENCES[sentence];
+    const input = html("input", {
+        type: "text", inputmode: "decimal", autocomplete: "off", class: "cell", "data-slot": slot,
+        oninput: () => {
+            const change = (row) => row.map((text, i) => (i === slot ? input.value : text));
+            state.set({ [field]: state.get(field).map((row, i) => (i === position ? change(row) : row)) });
+            if (slot <= 3 && state.get("sentences.rows") === "given") { // or else nothing would seem to happen
+                state.set({ "sentences.rows": "computed" });
+                announce("Rows are now computed by self-attention from the embeddings.");
+            }
+        },
+        onkeydown: (event) => {
+            const step = { ArrowUp: -1, ArrowDown: 1, Enter: 1 }[event.key];
+            if (step === undefined) return;
+            const column = [...input.closest("table").querySelectorAll(`[data-slot="${slot}"]`)];
+            const goal = column[column.indexOf(input) + step];
+            event.preventDefault();
+            goal?.focus();
+            goal?.select();
+        },
+    });
+    return input;
+}
+
+/** A row of a table whose first cell is a word and whose others are inputs, or plain cells. */
+export function showWordRow(row, { word, row: values, valid }, texts, what, watched, problem) {
+    const [head, ...cells] = row.cells;
+    row.classList.toggle("watched", watched);
+    head.replaceChildren(...(watched ? marked(word) : [word]));
+    head.title = word;
+    cells.forEach((cell, column) => {
+        const input = cell.querySelector("input");
+        if (!input) {
+            cell.textContent = valid[column] ? formatNumber(values[column]) : "–";
+            return;
+        }
+        const wrong = Number.isNaN(readNumber(texts[column]));
+        if (input.value !== texts[column]) input.value = texts[column];
+        input.setAttribute("aria-label", `${word}, ${what}, number ${column + 1}`);
+        input.setAttribute("aria-invalid", wrong);
+        if (wrong) input.setAttribute("aria-describedby", problem);
+        else input.removeAttribute("aria-describedby");
+    });
+}
+
+/** What cannot be read as a number, and where it stands; "" if all can. */
+export function unreadable(rule, words, textsOf) {
+    const found = words.flatMap((one) => textsOf(one).flatMap((text, column) => {
+        if (!Number.isNaN(readNumber(text))) return [];
+        const what = text.trim() === "" ? "an empty cell" : quoted(text);
+        return [`${what} (number ${column + 1} of ${quoted(one.word)})`];
+    }));
+    return found.length ? `${rule}${found.join(", ")}.` : "";
+}
+
+export function showProblem(element, text) {
+    putText(element, text);
+    element.hidden = text === "";
+}
+
+export function marked(word) {
+    return ["▸ ", word];
+}
+
+/** A word inside of a sentence; a very long one is cut. */
+export function quoted(word) {
+    return `“${shortened(word)}”`;
+}
+
+export function shortened(word) {
+    const letters = [...word];
+    return letters.length > 24 ? `${letters.slice(0, 20).join("")}…` : word;
+}

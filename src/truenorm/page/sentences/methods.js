@@ -1,0 +1,116 @@
+/*
+Three normalizations of the same rows, side by side, and how far each moves the watched word.
+*/
+import { quoted } from "#sentences/editor.js";
+import { METHODS, driftCurve, fillOf, normalizeWatched, paddingRows, stackRows } from "#sentences/padding.js";
+import { lineChart } from "#shared/chart.js";
+import { codesFor } from "#shared/code.js";
+import { uniqueId } from "#shared/controls.js";
+import { copyButtons } from "#shared/copy.js";
+import { html, scrollBox } from "#shared/elements.js";
+import { formatNumber } from "#shared/numbers.js";
+
+const CARD_WORDS = {
+    counted: {
+        heading: "4. So the mean shrinks, and every word moves",
+        unpadded: "4. Without padding, nothing moves",
+        how: "Each number less the mean of its column, divided by the deviation of its column. Both are of all rows, "
+            + "padding included.",
+        still: "No padding yet: move the slider.",
+    },
+    layer: {
+        heading: "5. Layer norm goes along the row",
+        how: "Mean and deviation of each row, over its own three numbers. A row of padding has its own, too, and no "
+            + "other row ever sees it.",
+        still: "It holds still: no other row comes in.",
+    },
+    valid: {
+        heading: "6. Or count only the real rows",
+        how: "Mean and deviation of each column, but over words alone. All it takes is to say how long each sentence "
+            + "is.",
+        still: "It holds still: zeros are not counted.",
+    },
+};
+
+/** One method: its statistics, the watched row without and with padding, and how far it moved. */
+export function methodCard(name, read, fill) {
+    const method = METHODS[name];
+    const { heading, unpadded = heading, how, still } = CARD_WORDS[name];
+    const body = html("tbody");
+    const moved = html("p", { class: "moved" });
+    const id = uniqueId();
+    const table = html("table", { class: "numbers" }, html("caption", { class: "unseen" }, method.title), body);
+    const title = html("h3", { id });
+    const element = html(
+        "section", { class: "card", "data-method": name, "aria-labelledby": id },
+        html("p", { class: "note" }, method.title), title, html("p", {}, how), moved,
+        scrollBox(heading, table),
+        copyButtons(codesFor(() => ({ ...stackRows(read(), method, fill()), norm: method.norm }))),
+    );
+    const draw = (model) => {
+        const { word } = model.words[model.watched];
+        const watched = normalizeWatched(model, method, fill());
+        title.textContent = paddingRows(model.lengths, fill()) === 0 ? unpadded : heading;
+        const perRow = method.norm.name === "layer";
+        const cells = (values, show = formatNumber) =>
+            values.map((value, j) => html("td", {}, watched.valid[j] ? show(value) : "–"));
+        const statistics = (values) =>
+            (perRow ? html("td", { colspan: 3 }, formatNumber(values[0])) : cells(values));
+        const line = (label, content, kind = false) =>
+            html("tr", { class: kind }, html("th", { scope: "row" }, label), content);
+        body.replaceChildren(
+            line("mean", statistics(watched.mean)),
+            line("deviation", statistics(watched.deviation)),
+            line("no padding", cells(watched.alone)),
+            line("now", cells(watched.y), "watched"),
+            line("moved", cells(watched.difference, signedNumber)),
+        );
+        const shown = movedInWords(watched);
+        moved.replaceChildren(
+            html("b", { class: "number" }, shown),
+            html("span", {}, shown === "–" ? `The row of ${quoted(word)} ${whyUnknown(watched)}.`
+                : watched.moved === 0 ? still
+                    : `is how far ${quoted(word)} moved: the largest change of its three numbers.`),
+        );
+        element.classList.toggle("drifts", watched.moved > 0);
+        Object.assign(element.dataset, { // in full, for whoever wants to compare
+            moved: watched.moved, y: JSON.stringify(watched.y), alone: JSON.stringify(watched.alone),
+            mean: JSON.stringify(watched.mean), deviation: JSON.stringify(watched.deviation),
+        });
+    };
+    return { element, draw };
+}
+
+function signedNumber(value) {
+    return value > 0 ? `+${formatNumber(value)}` : formatNumber(value);
+}
+
+/** How far the watched word moves, against the padding. */
+export function driftChart(state, read, fill) {
+    const chart = lineChart({
+        title: "How far the watched word moves", xLabel: "rows of padding", yLabel: "moved by", height: 240,
+        onscrub: (padding) => state.set({ "sentences.fill": fillOf(read().lengths, padding) }),
+    });
+    const note = html("p", { class: "note" }, "Two of the three lines lie on 0, one upon the other.");
+    let drawn = "";
+    let series = [];
+    const draw = (model) => {
+        const now = JSON.stringify([model.words.map(({ row }) => row), model.lengths, model.watched]);
+        if (now !== drawn) { // the curve does not depend on the slider
+            series = Object.values(METHODS).map((method) =>
+                ({ name: method.title, hue: method.hue, points: driftCurve(model, method) }));
+        }
+        drawn = now;
+        chart.update({ series, at: paddingRows(model.lengths, fill()) });
+    };
+    return { element: html("div", { class: "drift" }, chart.element, note), draw };
+}
+
+export function movedInWords({ moved }) {
+    return Number.isNaN(moved) ? "–" : formatNumber(moved);
+}
+
+/** Why there is no saying how far a row moved. */
+export function whyUnknown({ valid }) {
+    return valid.some(Boolean) ? "meets numbers too large to compute with" : "cannot be read yet";
+}

@@ -1,0 +1,225 @@
+/*
+Two sentences of different lengths, filled up with rows of zeros, under three normalizations: the twin of examples.py.
+What is typed is kept as fields of the state; here is what it comes to. sentences.js draws it.
+
+    defineSentences(state);
+    const model = readSentences(state);          // words, rows, lengths; what is no number is not valid
+    paddingRows(model.lengths, fill);            // how many rows of zeros there are
+    normalizeWatched(model, METHODS.counted, fill);     // the watched word's row, with and without padding
+
+A word is kept as a row of texts: the word, its embedding, and its row after self-attention as it is given. `fill` says
+how far sentences are filled up: 0 not at all, 1 to the length of the longest, and each step more one row for each.
+*/
+import { attentionWeights, selfAttention } from "#maths/attention.js";
+import { describe, forward, measure, partition } from "#maths/normalization.js";
+import { readNumber } from "#shared/numbers.js";
+import { choice, textTable, wholeBetween } from "#shared/state.js";
+
+export const MOST_WORDS = 12;
+export const MOST_FILL = 50;
+const FEATURES = 3;
+
+const HI_NITISH = [
+    ["Hi", "0.2", "0.45", "0.71", "6.5", "2.41", "3.21"],
+    ["Nitish", "0.4", "0.3", "0.8", "2.21", "0.4", "3.6"],
+];
+const HOW_ARE_YOU = [
+    ["How", "0.3", "0.5", "0.34", "7.5", "9.2", "1.5"],
+    ["are", "0.1", "0.0", "0.25", "2.2", "1.1", "6.7"],
+    ["you", "0.33", "0.56", "0.9", "2.9", "6", "9"],
+    ["today", "0.11", "0.4", "0.54", "9.9", "2.3", "6.5"],
+];
+
+/** The fields of the two sentences, and their values at the start. */
+export const SENTENCE_FIELDS = { "sentences.first": HI_NITISH, "sentences.second": HOW_ARE_YOU };
+
+/** Every field of this part, and its value at the start. "How" is word 2 of all. */
+export const SENTENCES_START = {
+    ...SENTENCE_FIELDS, "sentences.rows": "given", "sentences.fill": 1, "sentences.watched": 2,
+};
+
+/** What they differ in: which numbers share a mean, and whether padding is among them. `hue` is that of their curve. */
+export const METHODS = {
+    counted: { title: "Batch norm, padding counted", norm: describe("batch"), countsPadding: true, hue: 1 },
+    layer: { title: "Layer norm", norm: describe("layer"), countsPadding: true, hue: 3 },
+    valid: { title: "Batch norm, real rows only", norm: describe("batch"), countsPadding: false, hue: 0 },
+};
+
+/** Words with all their numbers; at least one, and none with a space in it. */
+const sentenceCodec = {
+    encode: textTable.encode,
+    decode: (text) => {
+        const rows = textTable.decode(text);
+        const sensible = rows.length >= 1 && rows.length <= MOST_WORDS && rows[0].length === 1 + 2 * FEATURES;
+        if (!sensible || !rows.every(([word]) => /^\S+$/.test(word))) throw new RangeError("sentences: words.");
+        return rows;
+    },
+};
+
+export function defineSentences(state) {
+    for (const [name, words] of Object.entries(SENTENCE_FIELDS)) state.field(name, sentenceCodec, words);
+    state.field("sentences.rows", choice("given", "computed"), SENTENCES_START["sentences.rows"]);
+    state.field("sentences.fill", wholeBetween(0, MOST_FILL), SENTENCES_START["sentences.fill"]);
+    state.field("sentences.watched", wholeBetween(0, 2 * MOST_WORDS - 1), SENTENCES_START["sentences.watched"]);
+}
+
+/**
+ * words      [{ word, sentence, position, embedding, given, row, valid, weights }], those of the first sentence first;
+ *            embedding and given are texts, row is numbers, valid says which of them really are numbers
+ * lengths    how many words each sentence has
+ * computed   whether rows come from the embeddings by self-attention
+ * watched    the place of the watched word among the words
+ */
+export function readSentences(state) {
+    const computed = state.get("sentences.rows") === "computed";
+    const sentences = Object.keys(SENTENCE_FIELDS).map((name, sentence) =>
+        state.get(name).map(([word, ...texts], position) => ({
+            word, sentence, position, embedding: texts.slice(0, FEATURES), given: texts.slice(FEATURES), weights: [],
+        })));
+    for (const words of sentences) computed ? attend(words) : words.forEach(takeGiven);
+    const words = sentences.flat();
+    return {
+        words, computed,
+        lengths: sentences.map(({ length }) => length),
+        watched: Math.min(state.get("sentences.watched"), words.length - 1),
+    };
+}
+
+function takeGiven(one) {
+    one.row = one.given.map(readNumber);
+    one.valid = one.row.map(Number.isFinite);
+}
+
+/** A word whose embedding is not three numbers is left out: others do not attend to it, and its row is not valid. */
+function attend(words) {
+    const whole = words.filter(({ embedding }) => embedding.every((text) => Number.isFinite(readNumber(text))));
+    const embeddings = whole.map(({ embedding }) => embedding.map(readNumber));
+    const [rows, weights] = [selfAttention(embeddings), attentionWeights(embeddings)];
+    for (const one of words) {
+        const place = whole.indexOf(one);
+        one.row = rows[place] ?? new Array(FEATURES).fill(NaN);
+        one.valid = one.row.map(Number.isFinite);
+        one.weights = whole.map(({ word }, i) => ({ word, weight: weights[place]?.[i] }));
+    }
+}
+
+/** How many rows of zeros stand behind each sentence. */
+export function paddingOfEach(lengths, fill) {
+    const extent = Math.max(...lengths) + fill - 1;
+    return lengths.map((length) => (fill === 0 ? 0 : extent - length));
+}
+
+/** How many rows of zeros there are in all. */
+export function paddingRows(lengths, fill) {
+    return paddingOfEach(lengths, fill).reduce((a, b) => a + b, 0);
+}
+
+/**
+ * The stack of rows as forward() takes it: { x, valid, places }. `places` says where each word's row stands. Padding
+ * is valid where it is counted, and then it is what it holds: zeros.
+ */
+export function stackRows({ words, lengths }, { countsPadding }, fill) {
+    const [x, valid, places] = [[], [], []];
+    paddingOfEach(lengths, fill).forEach((padding, sentence) => {
+        for (const one of words.filter((word) => word.sentence === sentence)) {
+            places.push(x.length);
+            x.push(one.row);
+            valid.push(one.valid);
+        }
+        for (let i = 0; i < padding; i++) {
+            x.push(new Array(FEATURES).fill(0));
+            valid.push(new Array(FEATURES).fill(countsPadding));
+        }
+    });
+    return { x, valid, places };
+}
+
+/**
+ * One method with so much padding, for the watched word: { y, alone, moved, difference, mean, deviation, valid }.
+ * `alone` is its row without any padding, `moved` the largest difference to it: 0 is what one would wish for.
+ */
+export function normalizeWatched(model, method, fill) {
+    const alone = watchedRow(model, method, 0).y;
+    const now = watchedRow(model, method, fill);
+    return { ...now, alone, difference: now.y.map((y, j) => y - alone[j]), moved: distance(now, alone) };
+}
+
+/** The statistics of the whole stack, applied to one row of it: nobody looks at the others, and there may be many. */
+function watchedRow(model, { norm, countsPadding }, fill) {
+    const { x, valid, places } = stackRows(model, { countsPadding }, fill);
+    const row = places[model.watched];
+    const whole = measure(x, norm, { valid });
+    const own = [...new Set(partition(norm, x.length, FEATURES).index[row])];
+    const moments = Object.fromEntries(Object.entries(whole).map(([name, all]) => [name, own.map((s) => all[s])]));
+    const out = forward([x[row]], norm, { valid: [valid[row]], moments });
+    const ofCells = (values) => out.partition.index[0].map((s) => values[s]);
+    return {
+        y: out.y[0], valid: valid[row], mean: ofCells(moments.mean), deviation: ofCells(out.var.map(Math.sqrt)),
+    };
+}
+
+function distance({ y, valid }, alone) {
+    const real = y.map((value, j) => Math.abs(value - alone[j])).filter((_, j) => valid[j]);
+    return real.length ? Math.max(...real) : NaN;
+}
+
+/** [padding rows, moved] for each amount of padding; sentences of equal lengths have two ways of having none. */
+export function driftCurve(model, method) {
+    const alone = watchedRow(model, method, 0).y;
+    const points = new Map();
+    for (let fill = 0; fill <= MOST_FILL; fill++) {
+        points.set(paddingRows(model.lengths, fill), distance(watchedRow(model, method, fill), alone));
+    }
+    return [...points];
+}
+
+/** The least `fill` that makes so many rows of padding. */
+export function fillOf(lengths, padding) {
+    let fill = 0;
+    while (fill < MOST_FILL && paddingRows(lengths, fill) < padding) fill++;
+    return fill;
+}
+
+/** The sums and counts behind a mean: zeros add nothing to the sum, but they are counted. */
+export function columnSums(model, fill) {
+    const padding = paddingRows(model.lengths, fill);
+    return Array.from({ length: FEATURES }, (_, column) => {
+        const values = model.words.filter(({ valid }) => valid[column]).map(({ row }) => row[column]);
+        return { values, padding, sum: values.reduce((a, b) => a + b, 0) };
+    });
+}
+
+/**
+ * A sentence after its text was changed: `texts` are its new words, `before` its old rows. Words before and behind the
+ * change keep their numbers. A word that was only respelled keeps them, too, unless nobody ever chose them.
+ */
+export function respell(before, texts) {
+    const old = before.map(([word]) => word);
+    let head = 0;
+    while (head < Math.min(old.length, texts.length) && old[head] === texts[head]) head++;
+    let tail = 0;
+    while (tail < Math.min(old.length, texts.length) - head && old.at(-1 - tail) === texts.at(-1 - tail)) tail++;
+    const changed = before.slice(head, old.length - tail);
+    return texts.map((word, i) => {
+        if (i < head) return before[i];
+        if (i >= texts.length - tail) return before[i - texts.length + old.length];
+        const same = changed[i - head];
+        const chosen = same && String(same.slice(1)) !== String(madeUpNumbers(same[0]));
+        return [word, ...(chosen ? same.slice(1) : numbersFor(word))];
+    });
+}
+
+/** The example's words have their numbers, others made-up ones. */
+function numbersFor(word) {
+    const known = Object.values(SENTENCE_FIELDS).flat().find(([one]) => one === word);
+    return known?.slice(1) ?? madeUpNumbers(word);
+}
+
+/** An embedding from 0 to 1 and a row from 0 to 10, by the letters of a word. */
+function madeUpNumbers(word) {
+    let seed = 7;
+    const next = (add) => (seed = (seed * 137 + add) % 1_000_003);
+    for (const letter of word) next(letter.codePointAt(0));
+    const embedding = Array.from({ length: FEATURES }, () => String((next(11) % 100) / 100));
+    return [...embedding, ...Array.from({ length: FEATURES }, () => String((next(11) % 100) / 10))];
+}

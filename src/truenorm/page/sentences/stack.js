@@ -1,0 +1,118 @@
+/*
+The stack of all rows as batch norm sees it, and the mean of each of its columns.
+*/
+import { measure, varianceOf } from "#maths/normalization.js";
+import { ORDINALS, numberCell, showProblem, showWordRow, unreadable } from "#sentences/editor.js";
+import { METHODS, columnSums, paddingOfEach, paddingRows, stackRows } from "#sentences/padding.js";
+import { uniqueId } from "#shared/controls.js";
+import { dotStrip } from "#shared/dots.js";
+import { html, scrollBox } from "#shared/elements.js";
+import { formatNumber } from "#shared/numbers.js";
+
+const PADS_IN_FULL = 3; // of more padding rows, the first two are shown and the rest is one row that says how many
+
+/** All rows, one above the other, as batch norm sees them; below, what it makes of the columns. */
+export function stackTable(state, fill) {
+    const id = uniqueId();
+    const bodies = ORDINALS.map(() => html("tbody"));
+    const foot = html("tfoot");
+    const problem = html("p", { class: "problem", id, hidden: true });
+    const share = html("div", { class: "share", role: "img" }, html("span"), html("span", { class: "pad" }));
+    const counts = html("p", { class: "note" });
+    const head = html("thead", {}, html(
+        "tr", {}, html("td", {}, "word"), [1, 2, 3].map((column) => html("th", { scope: "col" }, column)),
+    ));
+    const table = html("table", { class: "numbers stack" }, html("caption", {}, "The stack"), head, bodies, foot);
+    const element = html("div", { class: "rows" }, scrollBox("The stack of rows", table), problem, share, counts);
+    let built = "";
+
+    function build({ words, lengths, computed }) {
+        const now = JSON.stringify([computed, lengths, fill()]);
+        if (now === built) return;
+        built = now;
+        paddingOfEach(lengths, fill()).forEach((padding, sentence) => bodies[sentence].replaceChildren(
+            ...words.filter((one) => one.sentence === sentence).map((one) => html(
+                "tr", { class: "word" }, html("th", { scope: "row" }),
+                one.given.map((_, column) => html("td", {}, computed ? null : numberCell(state, one, 4 + column))),
+            )),
+            ...shownPads(padding).map((text) => html(
+                "tr", { class: "pad" }, html("th", { scope: "row" }, text),
+                [0, 0, 0].map((zero) => html("td", { class: "pad" }, zero)),
+            )),
+        ));
+    }
+
+    function draw(model) {
+        const { words, lengths, computed, watched } = model;
+        build(model);
+        const rows = bodies.flatMap((body) => [...body.querySelectorAll(".word")]);
+        rows.forEach((row, i) => showWordRow(row, words[i], words[i].given, "row", i === watched, id));
+        showProblem(problem, computed ? "" : unreadable("No number, so left out: ", words, ({ given }) => given));
+        foot.replaceChildren(
+            ...statisticRows(model, METHODS.counted, fill(), "all rows", "pad"),
+            ...statisticRows(model, METHODS.valid, fill(), "real rows", "real"),
+        );
+        const padding = paddingRows(lengths, fill());
+        const percent = Math.round((100 * padding) / (padding + words.length));
+        const said = padding === 0 ? `${words.length} real rows and no padding, so “all rows” are the real rows.`
+            : `${words.length} real rows and ${padding} of padding: ${percent} % of the stack is not real.`;
+        share.setAttribute("aria-label", said);
+        share.firstChild.style.setProperty("flex-grow", words.length);
+        share.lastChild.style.setProperty("flex-grow", padding);
+        counts.textContent = said;
+    }
+    return { element, draw };
+}
+
+/** Mean and deviation of each column, with padding or without. */
+function statisticRows(model, method, fill, of, kind) {
+    const { x, valid } = stackRows(model, method, fill);
+    const moments = measure(x, method.norm, { valid });
+    const rows = { mean: moments.mean, deviation: varianceOf(moments, 0).map(Math.sqrt) };
+    return Object.entries(rows).map(([name, values]) => html(
+        "tr", { class: `statistic ${kind}`, "data-values": JSON.stringify(values) },
+        html("th", { scope: "row" }, `${name}, ${of}`), values.map((value) => html("td", {}, formatNumber(value))),
+    ));
+}
+
+/** For each column: the same sum, divided by how many rows there are, and by how many are real. */
+export function columnMeans(fill) {
+    const body = html("tbody");
+    const head = html("thead", {}, html(
+        "tr", {}, html("td", {}, html("span", {}, "column")), html("th", { scope: "col" }, "real rows"),
+        html("th", { scope: "col" }, "zeros counted"),
+    ));
+    const how = html("p");
+    const element = html("div", {}, how, scrollBox("The mean of each column", html(
+        "table", { class: "numbers means" },
+        html("caption", { class: "unseen" }, "The mean of each column"), head, body,
+    )));
+    const row = ({ values, padding, sum }, column) => {
+        const domain = [Math.min(0, ...values), Math.max(0, ...values)];
+        const strip = (label, all) => {
+            const mean = all.length ? sum / all.length : 0;
+            const std = Math.sqrt(all.reduce((total, value) => total + (value - mean) ** 2, 0) / (all.length || 1));
+            const said = `${formatNumber(sum)} / ${all.length} = `;
+            const drawable = Number.isFinite(domain[1] - domain[0]) && Number.isFinite(mean);
+            const picture = drawable ? dotStrip({ label, values: all, mean, std, domain }) : null;
+            return html("td", {}, picture, said, html("b", {}, formatNumber(mean)));
+        };
+        return html(
+            "tr", {}, html("th", { scope: "row" }, column + 1), strip(`Column ${column + 1}, real rows`, values),
+            strip(`Column ${column + 1}, zeros counted`, [...values, ...new Array(padding).fill(0)]),
+        );
+    };
+    const draw = (model) => {
+        how.textContent = paddingRows(model.lengths, fill()) === 0
+            ? "No padding yet, so both means are the same. Move the slider."
+            : "Zeros add nothing to the sum of a column. But they are counted when it is divided:";
+        body.replaceChildren(...columnSums(model, fill()).map(row));
+    };
+    return { element, draw };
+}
+
+/** So many padding rows: each alone while they are few. */
+export function shownPads(count) {
+    if (count <= PADS_IN_FULL) return new Array(count).fill("<pad>");
+    return ["<pad>", "<pad>", `<pad> × ${count - 2}`];
+}

@@ -1,0 +1,75 @@
+/*
+Elements: the few lines between the page's parts and the document.
+
+    html("button", { type: "button", class: "plain", onclick: run }, "Run")     // also svg(...) and mathml(...)
+    announce("Copied.")                                         // said to those who cannot see it
+    putText(element, "3 rows")                                  // written if it is new
+    scrollBox("Normalised values", table)                       // around every table: it scrolls, the page does not
+
+Text is always put in as text, never as markup, so a cell may hold anything. An attribute that is false, null or
+undefined is left out; one that begins with "on" is a listener. Styles that depend on numbers are set by
+`element.style.setProperty`, as the page's policy forbids style attributes.
+*/
+
+const NAMESPACES = { svg: "http://www.w3.org/2000/svg", math: "http://www.w3.org/1998/Math/MathML" };
+
+export function html(tag, attributes = {}, ...children) {
+    return fill(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes = {}, ...children) {
+    return fill(document.createElementNS(NAMESPACES.svg, tag), attributes, children);
+}
+
+export function mathml(tag, attributes = {}, ...children) {
+    return fill(document.createElementNS(NAMESPACES.math, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+    for (const [name, value] of Object.entries(attributes)) {
+        if (value === false || value === null || value === undefined) continue;
+        if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+        else element.setAttribute(name, value === true ? "" : value);
+    }
+    element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+    return element;
+}
+
+/** Writes only what is new: what is said aloud is not said again, and nothing is laid out anew. */
+export function putText(element, text) {
+    if (element.textContent !== text) element.textContent = text;
+}
+
+/** A box in which something wide scrolls, so that the page never does. */
+export function scrollBox(label, ...children) {
+    const box = html("div", { class: "box", role: "group", "aria-label": label }, ...children);
+    watchWidth(box);
+    return box;
+}
+
+/** What is wider than its place (a box: or taller) is scrolled by keyboard: it takes the focus, and only then. */
+export function watchWidth(element) {
+    widths ??= new ResizeObserver((entries) => entries.forEach(({ target }) => {
+        const tall = target.classList.contains("box") && target.scrollHeight > target.clientHeight + 1;
+        if (tall || target.scrollWidth > target.clientWidth) target.setAttribute("tabindex", "0");
+        else target.removeAttribute("tabindex");
+    }));
+    widths.observe(element);
+}
+
+let widths = null;
+
+/** Say something that has no place on the screen of its own; the same words again are said again. */
+export function announce(text) {
+    const region = document.getElementById("live");
+    region.textContent = "";
+    setTimeout(() => (region.textContent = text), 50);
+}
+
+/** Say it once nothing newer has come for half a second: for what follows a slider. */
+export function announceAtRest(text) {
+    clearTimeout(resting);
+    resting = setTimeout(() => announce(text), 500);
+}
+
+let resting = 0;

@@ -1,0 +1,129 @@
+/*
+Formulas as MathML, written as text:
+
+    formula("rstd = 1 / sqrt(var + eps)")
+    formula(`y = (${formatNumber(7)} - ${formatNumber(4)}) · 0.3953`)
+
+    + - = ≈ · , ( )   as usual         a / b      a fraction; brackets around all of a or b are not shown
+    sqrt(...)         a root           Σ a · b    a sum over what is to its right
+    x² rstd³          a power          x_i        an index
+    xhat dxhat        x̂ and dx̂         |...|      an absolute value
+    "some words"      words
+
+Numbers may look as `formatNumber` writes them. What cannot be read as a formula is shown as the text it is.
+*/
+import { mathml, watchWidth } from "#shared/elements.js";
+
+const NUMBER = /(\d[\d.]*(?:e[+-]?\d+)?(?:×10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?|∞|NaN)/;
+const SIGN = /([+\-−=≈·,()/|²³Σ])/; // before names, as Σ is a letter, too
+const NAME = /(\p{L}[\p{L}\d]*(?:_[\p{L}\d]+)?)/;
+const WORDS = /"([^"]*)"/;
+const TOKEN = new RegExp(`\\s*(?:${[NUMBER, SIGN, NAME, WORDS].map((one) => one.source).join("|")})`, "uy");
+
+/** The <math> element; `display` gives sums and fractions their full size. */
+export function formula(text, { display = false } = {}) {
+    const math = mathml("math", { display: display ? "block" : false });
+    if (display) watchWidth(math);
+    try {
+        math.append(readSum(tokens(text), true));
+    } catch {
+        math.append(mathml("mtext", {}, text));
+    }
+    return math;
+}
+
+/** [kind, text], the next one last, so that reading is popping. */
+function tokens(text) {
+    const found = [];
+    TOKEN.lastIndex = 0;
+    const whole = text.trimEnd();
+    while (TOKEN.lastIndex < whole.length) {
+        const match = TOKEN.exec(whole);
+        if (!match) throw new SyntaxError(`formula: no such sign in ${text}.`);
+        const [, number, sign, name, words] = match;
+        if (number !== undefined) found.push(["number", number]);
+        else if (sign !== undefined) found.push(["sign", sign]);
+        else if (name !== undefined) found.push(["name", name]);
+        else found.push(["words", words]);
+    }
+    return found.reverse();
+}
+
+function next(rest, signs) {
+    const [kind, text] = rest.at(-1) ?? [];
+    return kind === "sign" && signs.includes(text) ? rest.pop()[1] : null;
+}
+
+function readSum(rest, whole = false) {
+    const row = [];
+    for (;;) {
+        row.push(readProduct(rest));
+        const sign = next(rest, "+-−=≈,");
+        if (sign === null) break;
+        row.push(mathml("mo", {}, sign === "-" ? "−" : sign));
+    }
+    if (whole && rest.length) throw new SyntaxError("formula: more than a formula.");
+    return mathml("mrow", {}, row);
+}
+
+function readProduct(rest) {
+    let left = readPower(rest);
+    for (;;) {
+        const sign = next(rest, "·/");
+        if (sign === null) return left;
+        const right = readPower(rest);
+        left = sign === "/" ? mathml("mfrac", {}, bare(left), bare(right))
+            : mathml("mrow", {}, left, mathml("mo", {}, sign), right);
+    }
+}
+
+function readPower(rest) {
+    const base = readOne(rest);
+    const raised = next(rest, "²³");
+    return raised === null ? base : mathml("msup", {}, base, mathml("mn", {}, raised === "²" ? "2" : "3"));
+}
+
+function readOne(rest) {
+    const prefix = next(rest, "-−Σ");
+    if (prefix !== null) return mathml("mrow", {}, mathml("mo", {}, prefix === "Σ" ? "∑" : "−"), readPower(rest));
+    if (next(rest, "(")) return enclosed(rest, "(", ")");
+    if (next(rest, "|")) return enclosed(rest, "|", "|");
+    const [kind, text] = rest.pop() ?? [];
+    if (kind === "number") return readNumeral(text);
+    if (kind === "words") return mathml("mtext", {}, text);
+    if (kind !== "name") throw new SyntaxError("formula: a number or a name.");
+    if (text !== "sqrt") return readName(text);
+    if (!next(rest, "(")) throw new SyntaxError("formula: sqrt has brackets.");
+    return mathml("msqrt", {}, bare(enclosed(rest, "(", ")")));
+}
+
+function enclosed(rest, open, close) {
+    const inside = readSum(rest);
+    if (!next(rest, close)) throw new SyntaxError("formula: brackets close.");
+    const fence = (sign) => mathml("mo", { stretchy: "false" }, sign);
+    return mathml("mrow", { class: open === "(" ? "bracketed" : false }, fence(open), inside, fence(close));
+}
+
+/** Without the brackets around all of it, where a bar or a root shows what belongs together. */
+function bare(element) {
+    return element.getAttribute("class") === "bracketed" ? element.children[1] : element;
+}
+
+function readNumeral(text) {
+    const [mantissa, power] = text.split("×10");
+    if (power === undefined) return mathml("mn", {}, text);
+    const exponent = [...power].map((digit) => "−0123456789"["⁻⁰¹²³⁴⁵⁶⁷⁸⁹".indexOf(digit)]).join("");
+    const ten = mathml("msup", {}, mathml("mn", {}, "10"), mathml("mn", {}, exponent));
+    return mathml("mrow", {}, mathml("mn", {}, mantissa), mathml("mo", {}, "×"), ten);
+}
+
+function readName(text) {
+    const [name, index] = text.split("_");
+    const letter = name.match(/^(d?)xhat$/);
+    const sign = mathml("mo", { stretchy: "false" }, "^");
+    const hat = () => mathml("mover", { accent: "true" }, mathml("mi", {}, "x"), sign);
+    const base = !letter ? mathml("mi", {}, name)
+        : letter[1] ? mathml("mrow", {}, mathml("mi", { mathvariant: "normal" }, "d"), hat())
+            : hat();
+    return index === undefined ? base : mathml("msub", {}, base, mathml(/^\d/.test(index) ? "mn" : "mi", {}, index));
+}

@@ -1,0 +1,119 @@
+/*
+What a person can do to the table of the state, each as one step that can be taken back.
+
+`see()` says what is there now: { problem, out, at }, with `at` the chosen cell, or null in an empty table. `select(at)`
+chooses another; `complain(text)` says why something was not done.
+*/
+import { parseBlock } from "#shared/blocks.js";
+import { announce } from "#shared/elements.js";
+import { EXAMPLE } from "#shared/problem.js";
+import { MOST_CELLS } from "#shared/state.js";
+import { createHistory, withBlock, withCell, withColumn, withRow, withoutColumn, withoutRow } from "#table/edits.js";
+import { countOf } from "#table/formulas.js";
+
+/** What weight and bias are until they are set. */
+export const PARAMETERS = { weight: "1", bias: "0" };
+
+const KEPT_FIELDS = ["x", "weight", "bias", "samples", "groups"];
+
+export function createActions(state, { see, select, complain }) {
+    const history = createHistory();
+    const now = () => Object.fromEntries(KEPT_FIELDS.map((name) => [name, state.get(name)]));
+    let left = now(); // as the last change left it: an address that somebody types may bring another table
+
+    /** Set these fields, and keep what was; changes in a row with the same key are one step. */
+    function change(values, key = null) {
+        const before = now();
+        history.record(before, key, KEPT_FIELDS.every((name) => before[name] === left[name]));
+        state.set(values);
+        left = now();
+    }
+
+    function travel(direction) {
+        const goal = history[direction](now());
+        if (goal) state.set(goal);
+        announce(goal ? (direction === "undo" ? "Undone." : "Done again.") : `There is nothing to ${direction}.`);
+    }
+
+    function setCell(row, column, text) {
+        change({ x: withCell(see().problem.cells, row, column, text) }, `x ${row} ${column}`);
+    }
+
+    /** A whole table, unless it is too large to be kept. */
+    function setTable(table, words) {
+        const cells = table.length * (table[0]?.length ?? 0);
+        if (cells > MOST_CELLS) {
+            complain(`A table holds ${MOST_CELLS} cells at most, this would be ${cells}. It was left as it is.`);
+            return false;
+        }
+        change({ x: table });
+        announce(words);
+        return true;
+    }
+
+    /** A row below the chosen cell, or a column behind it; the choice moves into it. */
+    function insert(what) {
+        const { problem, at } = see();
+        const { row, column } = at ?? { row: -1, column: -1 };
+        const { cells } = problem;
+        const table = what === "row" ? withRow(cells, row + 1) : withColumn(cells, column + 1);
+        if (!setTable(table, `A ${what} was added.`)) return;
+        if (what === "column") state.set(editParameters((texts, initial) => texts.toSpliced(column + 1, 0, initial)));
+        select({
+            sheet: "x", row: Math.max(what === "row" ? row + 1 : row, 0),
+            column: Math.max(what === "column" ? column + 1 : column, 0),
+        });
+    }
+
+    /** The row or the column of the chosen cell goes, with its weight and bias. */
+    function remove(what) {
+        const { problem, at } = see();
+        if (!at) return;
+        if (what === "row") change({ x: withoutRow(problem.cells, at.row) });
+        else {
+            const without = editParameters((texts) => texts.toSpliced(at.column, 1));
+            change({ x: withoutColumn(problem.cells, at.column), ...without });
+        }
+        const name = what === "row" ? `Row ${at.row + 1}` : `Column ${at.column + 1}`;
+        announce(`${name} was removed. Undo brings it back.`);
+    }
+
+    /** `edit` gets one text a column. Parameters that were never set stay so. */
+    function editParameters(edit) {
+        const edited = (name) => (state.get(name).length ? edit(parameterTexts(name), PARAMETERS[name]) : []);
+        return { weight: edited("weight"), bias: edited("bias") };
+    }
+
+    function parameterTexts(name) {
+        return Array.from({ length: see().problem.columns }, (_, j) => state.get(name)[j] ?? PARAMETERS[name]);
+    }
+
+    function setParameter(name, column, text) {
+        change({ [name]: parameterTexts(name).with(column, text) }, `${name} ${column}`);
+    }
+
+    /** Where each column has its own statistics: the weight and bias that give x back. */
+    function undoNormalization() {
+        const { rstd, moments } = see().out;
+        const short = (value) => String(Number(value.toPrecision(8))); // enough for the eye, and it fits its cell
+        change({ weight: rstd.map((one) => short(one > 0 ? 1 / one : 0)), bias: moments.mean.map(short) });
+    }
+
+    /** A block goes where the chosen cell is. One number goes where the caret is, as everywhere. */
+    function paste(event) {
+        const { problem, at } = see();
+        const block = parseBlock(event.clipboardData.getData("text/plain"));
+        if (block.flat().length < 2) return;
+        event.preventDefault();
+        const { row, column } = at ?? { row: 0, column: 0 };
+        const size = `${countOf(block.length, "row")} of ${countOf(block[0].length, "cell")}`;
+        setTable(withBlock(problem.cells, row, column, block), `Pasted: ${size}. Undo takes them out again.`);
+    }
+
+    return {
+        change, travel, setCell, setTable, insert, remove, setParameter, undoNormalization, paste,
+        clearParameters: () => change({ weight: [], bias: [] }),
+        showExample: () => change({ x: EXAMPLE, weight: [], bias: [] }),
+        canUndo: history.canUndo, canRedo: history.canRedo,
+    };
+}

@@ -1,0 +1,69 @@
+/*
+What can be done to a table of texts: change a cell, paste a block, add and remove rows and columns, and take it back.
+
+Nothing here knows the page. A table is never changed: each function returns a new one that shares the rows it left
+alone, so that a history of a hundred tables costs little more than one.
+*/
+
+export function withCell(table, row, column, text) {
+    return table.with(row, table[row].with(column, text));
+}
+
+/** A new row of empty cells, before the row `at`. */
+export function withRow(table, at) {
+    return table.toSpliced(at, 0, new Array(table[0]?.length || 1).fill(""));
+}
+
+export function withoutRow(table, at) {
+    return table.toSpliced(at, 1);
+}
+
+/** A new column of empty cells, before the column `at`; a table without rows gets its first. */
+export function withColumn(table, at) {
+    return table.length ? table.map((row) => row.toSpliced(at, 0, "")) : [[""]];
+}
+
+/** Without its last column, a table is empty: [], not rows of nothing. */
+export function withoutColumn(table, at) {
+    return table[0]?.length > 1 ? table.map((row) => row.toSpliced(at, 1)) : [];
+}
+
+/** The block written over the table from a cell on; the table grows where the block reaches beyond it. */
+export function withBlock(table, row, column, block) {
+    const rows = Math.max(table.length, row + block.length);
+    const columns = Math.max(table[0]?.length ?? 0, column + block[0].length);
+    return Array.from({ length: rows }, (_, i) => Array.from({ length: columns }, (__, j) =>
+        block[i - row]?.[j - column] ?? table[i]?.[j] ?? ""));
+}
+
+/**
+ * What was, to come back to. `record` keeps what is about to change; changes with the same key that follow each other,
+ * such as the letters typed into one cell, are one step, unless something else happened in between (`goesOn` is false).
+ */
+export function createHistory(most = 200) {
+    const past = [];
+    const future = [];
+    let lastKey = null;
+
+    function record(before, key = null, goesOn = true) {
+        future.length = 0;
+        if (key === null || key !== lastKey || !goesOn) past.push(before);
+        if (past.length > most) past.shift();
+        lastKey = key;
+    }
+
+    function step(from, to, now) {
+        lastKey = null;
+        if (!from.length) return null;
+        to.push(now);
+        return from.pop();
+    }
+
+    return {
+        record,
+        undo: (now) => step(past, future, now),
+        redo: (now) => step(future, past, now),
+        canUndo: () => past.length > 0,
+        canRedo: () => future.length > 0,
+    };
+}

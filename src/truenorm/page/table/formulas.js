@@ -1,0 +1,179 @@
+/*
+What the page says about a cell: its formula with the numbers in it, and sentences about numbers that need one.
+
+Formulas are texts for formula.js, such as "xhat = (7 - 4) / sqrt(6.4 + 0.00001) ≈ 1.186", so that they can be read
+aloud and tested as they are. = stands before a number that is shown whole, ≈ before one that is rounded.
+*/
+import { NORMS } from "#maths/normalization.js";
+import { bracketedNumber, couldBeThousands, formatNumber, readNumber } from "#shared/numbers.js";
+import { whyBeyond } from "#shared/problem.js";
+
+const MOST_TERMS = 5;
+
+/** The formula of the chosen normalization, in names. */
+export function generalFormula(norm) {
+    const above = norm.center ? "(x - mean)" : "x";
+    const below = norm.eps_at === "var" ? "sqrt(var + eps)" : "(sqrt(var) + eps)";
+    return `y = ${above} / ${norm.center ? below : below.replace("var", '"mean of x²"')} · weight + bias`;
+}
+
+/** { title, lines } for a cell of one of the sheets x, mean, var, xhat, y. `out` is what `forward` returns. */
+export function describeCell(out, cells, { sheet, row, column }) {
+    const title = `Row ${row + 1}, column ${column + 1}`;
+    const s = out.partition.index[row][column];
+    const beyond = Number.isNaN(out.xhat[row][column]) ? whyBeyond(out, s) : "";
+    if (beyond) return { title: `${title}: ${beyond}`, lines: [] };
+    if (sheet === "mean" || sheet === "var") return describeStatistic(out, sheet, row, column);
+    if (!out.valid[row][column]) return { title: `${title}: ${whyLeftOut(cells[row][column])}`, lines: [] };
+    if (sheet === "y") return { title, lines: [outputLine(out, row, column)] };
+    const line = normalisedLine(out, row, column);
+    if (sheet === "xhat") return { title, lines: [line] };
+    const count = out.moments.count[s];
+    const what = out.norm.center ? "mean and variance" : "mean of squares";
+    return { title: `${title}, with the ${what} of the ${countOf(count, "cell")} in its box`, lines: [line] };
+}
+
+/** Why a cell takes no part. */
+export function whyLeftOut(text) {
+    if (couldBeThousands(text)) return `“${shortenedText(text)}” could mean two numbers, so it is left out`;
+    return text.trim() === "" ? "empty, so it is left out" : `“${shortenedText(text)}” is no number, so it is left out`;
+}
+
+/** A sentence for each cell that is no number, for the first few one by one. */
+export function describeProblems({ cells, valid }) {
+    const bad = leftOutCells(cells, valid).filter(({ text }) => text.trim() !== "");
+    const said = bad.slice(0, 3).map(({ text, i, j }) => `Row ${i + 1}, column ${j + 1}: ${whyLeftOut(text)}.`);
+    if (bad.length > 3) said.push(`And ${countOf(bad.length - 3, "more cell")} with no number, left out too.`);
+    return said;
+}
+
+/** A sentence if there are empty cells, or null. */
+export function describeEmptyCells({ cells, valid }) {
+    const empty = leftOutCells(cells, valid).filter(({ text }) => text.trim() === "").length;
+    return empty ? `${countOf(empty, "cell")} without a number, left out of every mean.` : null;
+}
+
+/** A sentence for each weight or bias that is no number; `parameters` is { name, initial, texts } of both. */
+export function describeParameters({ columns }, parameters) {
+    return parameters.flatMap(({ name, initial, texts }) => texts.slice(0, columns).map((text, j) => {
+        if (!Number.isNaN(readNumber(text))) return null;
+        const what = text.trim() === "" ? "empty" : `“${shortenedText(text)}”, no number`;
+        return `The ${name} of column ${j + 1} is ${what}: ${initial} is taken.`;
+    })).filter((sentence) => sentence !== null);
+}
+
+function leftOutCells(cells, valid) {
+    return cells.flatMap((row, i) => row.map((text, j) => ({ text, i, j }))).filter(({ i, j }) => !valid[i][j]);
+}
+
+/** A sentence where numbers are too large, or there is nothing to divide by, or null. */
+export function describeNoSpread(out) {
+    const { count } = out.moments;
+    const far = out.rstd.map((_, s) => s).filter((s) => whyBeyond(out, s));
+    if (far.length) {
+        const where = far.length === 1 ? nameOfBox(out, far[0]) : `${far.length} of the boxes`;
+        return `${where}: ${whyBeyond(out, far[0])}. So x̂ cannot be trusted there.`;
+    }
+    const flat = out.rstd.map((rstd, s) => s).filter((s) => out.rstd[s] === 0 && count[s] > 0);
+    if (!flat.length) return null;
+    const where = flat.length === 1 ? nameOfBox(out, flat[0]) : `${flat.length} of the boxes`;
+    const [has, its] = flat.length === 1 ? ["has", "its"] : ["have", "their"];
+    const single = flat.every((s) => count[s] <= out.norm.ddof);
+    if (single) {
+        return `${where} ${has} one number alone, and n − 1 is 0: no variance can be estimated. `
+            + "So x̂ is 0 there, and y is the bias.";
+    }
+    return `${where} ${has} no spread, and eps is 0: there is nothing to divide by. So ${its} x̂ is 0, and y is the `
+        + "bias. This is what eps is for.";
+}
+
+/** In words, which cells a statistic is of. */
+export function nameOfBox(out, s) {
+    const rows = out.partition.index.flatMap((row, i) => (row.includes(s) ? [i] : []));
+    const columns = out.partition.index[rows[0]].flatMap((one, j) => (one === s ? [j] : []));
+    const all = (list, length, word) => (list.length === length ? null
+        : `${word}${list.length > 1 ? "s" : ""} ${rangeOf(list[0], list.at(-1))}`);
+    const words = [
+        all(rows, out.partition.index.length, "row"), all(columns, out.partition.index[0].length, "column"),
+    ].filter((word) => word !== null);
+    const text = words.join(", ") || "the whole table";
+    return text[0].toUpperCase() + text.slice(1);
+}
+
+/** 3 or 3–5, counted from 1. */
+export function rangeOf(first, last) {
+    return first === last ? `${first + 1}` : `${first + 1}–${last + 1}`;
+}
+
+export function countOf(count, noun) {
+    return `${count} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+function describeStatistic(out, sheet, row, column) {
+    const s = out.partition.index[row][column];
+    const { norm } = out;
+    const { index } = out.partition;
+    const values = out.x.flatMap((line, i) => line.filter((_, j) => index[i][j] === s && out.valid[i][j]));
+    const n = values.length;
+    const title = `${nameOfBox(out, s)}: ${n ? countOf(n, "number") : "no numbers, so there is nothing to average"}`;
+    if (!n) return { title, lines: [] };
+    const mean = out.moments.mean[s];
+    if (!norm.center) {
+        const squares = termsOf(values, (x) => `${bracketedNumber(x)}²`);
+        return { title, lines: [`"mean of x²" = ${squares} / ${n} ${shownResult(out.var[s])}`] };
+    }
+    if (sheet === "mean") {
+        return { title, lines: [`mean = ${termsOf(values, (x) => bracketedNumber(x))} / ${n} ${shownResult(mean)}`] };
+    }
+    if (n <= norm.ddof) return { title: `${title}: n − 1 is 0, so there is no variance, and 0 is taken`, lines: [] };
+    const squares = termsOf(values, (x) => `(${formatNumber(x)} - ${bracketedNumber(mean)})²`);
+    return { title, lines: [`var = ${squares} / ${norm.ddof ? `(${n} - 1)` : n} ${shownResult(out.var[s])}`] };
+}
+
+function normalisedLine(out, row, column) {
+    const s = out.partition.index[row][column];
+    const { norm } = out;
+    const eps = formatNumber(norm.eps);
+    const x = out.x[row][column];
+    const above = `(${formatNumber(x)}${norm.center ? ` - ${bracketedNumber(out.moments.mean[s])}` : ""})`;
+    const variance = formatNumber(out.var[s]);
+    if (out.rstd[s] === 0 && out.var[s] === 0) return `xhat = ${above} · 0 = 0, "as there is no spread to divide by"`;
+    const below = norm.eps_at === "var" ? `sqrt(${variance} + ${eps})` : `(sqrt(${variance}) + ${eps})`;
+    return `xhat = ${above} / ${below} ${shownResult(out.xhat[row][column])}`;
+}
+
+function outputLine(out, row, column) {
+    const factors = [out.xhat[row][column], out.weight[column], out.bias[column]];
+    const [xhat, weight, bias] = factors.map((one) => bracketedNumber(one));
+    return `y = xhat · weight + bias = ${xhat} · ${weight} + ${bias} ${shownResult(out.y[row][column])}`;
+}
+
+/** (a + b + … + z): all of a few terms, the ends of many. */
+function termsOf(values, show) {
+    const terms = values.length <= MOST_TERMS ? values.map(show)
+        : [...values.slice(0, MOST_TERMS - 2).map(show), '"…"', show(values.at(-1))];
+    return `(${terms.join(" + ")})`;
+}
+
+function shownResult(value) {
+    return `${Number(value.toPrecision(4)) === value ? "=" : "≈"} ${formatNumber(value)}`;
+}
+
+function shortenedText(text) {
+    return text.length > 24 ? `${text.slice(0, 24)}…` : text;
+}
+
+/** Of the pattern: { axis, words, averaged } for each of its axes; b and t together where one rule holds for both. */
+export function axesOf(norm) {
+    const words = { b: "samples", t: "rows of a sample", g: "groups of columns", c: "columns", "b t": "rows" };
+    if (norm.name === "group") words.c = "columns of a group";
+    const axes = [];
+    let inside = false;
+    for (const sign of NORMS[norm.name].pattern) {
+        if (sign === "[" || sign === "]") inside = sign === "[";
+        if (sign in words) axes.push({ axis: sign, averaged: inside });
+    }
+    const [first, second, ...rest] = axes;
+    const whole = first.averaged === second.averaged ? [{ axis: "b t", averaged: first.averaged }, ...rest] : axes;
+    return whole.map((one) => ({ ...one, words: words[one.axis] }));
+}

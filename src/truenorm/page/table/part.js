@@ -1,0 +1,375 @@
+/*
+The part "table": one table of numbers, and which of its cells share a mean.
+
+Five sheets show x, mean, var, xhat and y. They measure in the same cells (tablegrid.js), so the box that lights up is
+the same in all of them. What is pointed at is `hovered`, as long as the mouse is there, and else the cell of the state,
+which follows the focus. Edits go through tableactions.js, which can take them back; `update` shows what is.
+*/
+import { NORMS, forward } from "#maths/normalization.js";
+import { codesFor } from "#shared/code.js";
+import { chooser, setInactive, uniqueId } from "#shared/controls.js";
+import { copyButtons } from "#shared/copy.js";
+import { html, putText } from "#shared/elements.js";
+import { formula } from "#shared/formula.js";
+import { readNumber } from "#shared/numbers.js";
+import { PROBLEM, readProblem } from "#shared/problem.js";
+import { PARAMETERS, createActions } from "#table/actions.js";
+import { boxAround, boxesOf, groupNames, sampleNames } from "#table/boxes.js";
+import { axesLegend, epsSlider, sheetButton, sheetStepper, sheetToolbar, wholeTable } from "#table/controls.js";
+import {
+    countOf, describeCell, describeEmptyCells, describeNoSpread, describeParameters, describeProblems, generalFormula,
+} from "#table/formulas.js";
+import { createSheet } from "#table/grid.js";
+import { createStrips } from "#table/strips.js";
+
+const SHEETS = ["x", "mean", "var", "xhat", "y"];
+const MERGED = ["mean", "var"]; // one cell for each box, the others have all the cells of x
+
+/** A cell of a sheet, in the address: xhat,0,2. */
+const cellCodec = {
+    encode: ({ sheet, row, column }) => `${sheet},${row},${column}`,
+    decode: (text) => {
+        const [, sheet, row, column] = text.match(/^([a-z]+),(\d{1,4}),(\d{1,4})$/);
+        if (!SHEETS.includes(sheet)) throw new RangeError(`table: one of ${SHEETS}, got ${sheet}.`);
+        return { sheet, row: Number(row), column: Number(column) };
+    },
+};
+
+export function mountTable(root, state) {
+    state.field("table.cell", cellCodec, { sheet: "xhat", row: 0, column: 0 });
+    let problem = null; // these three are of one moment
+    let out = null;
+    let boxes = null;
+    let hovered = null;
+    let complaint = null; // why the last thing was not done
+    let said = ""; // about problems
+    let wantsFocus = false; // the chosen cell of x gets the focus once it is there
+
+    const actions = createActions(state, {
+        see: () => ({ problem, out, at: selected() }), select,
+        complain: (text) => {
+            complaint = text;
+            showProblems();
+        },
+    });
+
+    // ---- the sheets ----
+    const listeners = { onpoint: point, onfocus: select, onkey: useKey };
+    const sheets = {
+        x: createSheet({
+            sheet: "x", caption: captionOf("x", "your numbers"), label: "x", ...listeners,
+            onedit: actions.setCell, onkey: (event, at) => useKey(event) || editByKey(event, at),
+        }),
+        mean: createSheet({ sheet: "mean", caption: captionOf("mean", "of each box"), label: "mean", ...listeners }),
+        var: createSheet({ sheet: "var", caption: [], label: "variance", ...listeners }),
+        xhat: createSheet({
+            sheet: "xhat", caption: captionOf(formula("xhat"), "normalised"), label: "normalised", ...listeners,
+        }),
+        y: createSheet({ sheet: "y", caption: captionOf("y", "the output"), label: "output", ...listeners }),
+    };
+    const outputOf = (at) => at && { sheet: "y", row: pointed().row, column: at.column };
+    const parameters = createSheet({
+        sheet: "parameters", label: "Parameters", rowNames: Object.keys(PARAMETERS), ...listeners,
+        caption: html("small", {}, html("b", {}, "w"), "eight and ", html("b", {}, "b"), "ias, one a column"),
+        onpoint: (at) => point(outputOf(at)), onfocus: (at) => select(outputOf(at)),
+        onedit: (row, column, text) => actions.setParameter(Object.keys(PARAMETERS)[row], column, text),
+    });
+    connectScrolling([...Object.values(sheets), parameters], selected);
+    sheets.x.grid.addEventListener("paste", actions.paste);
+
+    // ---- what stands around them ----
+    const axes = html("div", { class: "axes" });
+    const samples = sheetStepper("Samples", (value) => actions.change({ samples: value }));
+    const groups = sheetStepper("Groups", (value) => actions.change({ groups: value }));
+    const counts = html("div", { class: "controls counts" }, samples.element, groups.element);
+    const explained = html("div", { class: "explained", role: "group", "aria-label": "The formula, with numbers" });
+    const spoken = html("p", { class: "unseen", id: uniqueId() }); // the same, for aria-describedby
+    const toolbar = sheetToolbar(actions);
+    const problems = html("div", { class: "problems", role: "status" });
+    const before = sheetButton("what was there before", () => actions.travel("undo"));
+    const empty = emptyTable(before, actions);
+    empty.addEventListener("click", () => (wantsFocus = true), { capture: true });
+    const work = html(
+        "div", { class: "work" }, explained, spoken,
+        html(
+            "div", { class: "columns sheets" },
+            html("div", { class: "stack" }, sheets.x.element, toolbar.element), sheets.mean.element, sheets.var.element,
+            html("div", { class: "stack" }, sheets.xhat.element, parameters.element), sheets.y.element,
+        ),
+    );
+    const general = html("div");
+    const ddof = chooser(state, "ddof", "Variance: divide by", { 0: "n", 1: "n − 1" });
+    const epsAt = chooser(state, "eps_at", "Put eps", { var: "under the root", std: "outside of it" });
+    const identity = sheetButton("weight = deviation, bias = mean", actions.undoNormalization);
+    const plain = sheetButton("weight = 1, bias = 0", actions.clearParameters);
+    const wayBack = html("p", { class: "note", role: "status" });
+    const strips = createStrips({ onparameter: actions.setParameter });
+    const below = html(
+        "div", {},
+        html("h3", {}, "The formula"), general, html("div", { class: "controls" }, epsSlider(state), ddof, epsAt),
+        html("h3", {}, "Weight and bias"),
+        html("p", {}, "A network may not want its numbers around 0. So each column has a weight that stretches them "
+            + "and a bias that moves them; it learns both. They can even undo the normalization: try it."),
+        html("div", { class: "controls" }, identity, plain), wayBack, strips.element,
+        copyButtons(codesFor(() => readProblem(state))),
+    );
+    const titles = Object.fromEntries(Object.entries(NORMS).map(([name, { title }]) => [name, title]));
+    root.append(html(
+        "div", { class: "table-part" },
+        html("h2", {}, "One table"),
+        html(
+            "p", { class: "intro" }, "Each row is an example, each column one node of a network. ",
+            html("b", {}, "Point at a cell"),
+            ": the box around it holds the cells that share its mean. Change a number, and see which others follow.",
+        ),
+        html("div", { class: "controls top" }, chooser(state, "norm", "Norm", titles), counts), axes,
+        empty, work, problems, below, wholeTable(state, actions),
+    ));
+    root.addEventListener("paste", (event) => {
+        if (isEmpty() && event.target.tagName !== "TEXTAREA") actions.paste(event);
+    });
+
+    // ---- which cell ----
+    function isEmpty() {
+        return problem.rows === 0 || problem.columns === 0;
+    }
+
+    /** The cell of the state, inside of the table as it is now: a row that it was in may be gone. */
+    function selected() {
+        return inside(state.get("table.cell"));
+    }
+
+    function pointed() {
+        return inside(hovered ?? state.get("table.cell"));
+    }
+
+    function inside({ sheet, row, column }) {
+        if (isEmpty()) return null;
+        return { sheet, row: Math.min(row, problem.rows - 1), column: Math.min(column, problem.columns - 1) };
+    }
+
+    function point(at) {
+        hovered = at;
+        light();
+    }
+
+    function select(at) {
+        hovered = null;
+        if (cellCodec.encode(at) === cellCodec.encode(state.get("table.cell"))) light();
+        else state.set({ "table.cell": at });
+    }
+
+    // ---- keys ----
+    function useKey(event) {
+        const { key } = event;
+        if ((event.ctrlKey || event.metaKey) && !event.altKey && /^[zy]$/i.test(key)) {
+            actions.travel(key.toLowerCase() === "y" || event.shiftKey ? "redo" : "undo");
+            return true;
+        }
+        if (key === "Escape") leaveSheet(event.currentTarget, root);
+        return key === "Escape";
+    }
+
+    /** Alt with the key that bears R or C, whatever it types together with Alt. */
+    function editByKey(event, at) {
+        const what = { KeyR: "row", KeyC: "column" }[event.code];
+        if (!event.altKey || event.ctrlKey || event.metaKey || !what) return false;
+        select(at);
+        (event.shiftKey ? actions.remove : actions.insert)(what);
+        wantsFocus = true;
+        return true;
+    }
+
+    // ---- what is shown ----
+    function update() {
+        const isFirst = problem === null;
+        problem = readProblem(state);
+        out = forward(problem.x, problem.norm, problem);
+        boxes = boxesOf(out.partition, problem);
+        complaint = null;
+        work.hidden = below.hidden = isEmpty();
+        empty.hidden = !isEmpty();
+        setInactive(before, !actions.canUndo());
+        if (!isEmpty()) {
+            shapeSheets();
+            writeSheets();
+            strips.update(problem, out);
+            showWayBack();
+        }
+        showChoices();
+        showProblems();
+        light();
+        if (!isFirst) placeFocus();
+    }
+
+    function shapeSheets() {
+        const { rows, columns, norm } = problem;
+        const each = { rowStarts: indicesUpTo(rows), columnStarts: indicesUpTo(columns), rows, columns };
+        const bySample = norm.name === "instance" || norm.name === "group";
+        for (const [name, sheet] of Object.entries(sheets)) {
+            sheet.shape(MERGED.includes(name) ? { ...boxes, rows, columns } : each);
+            sheet.drawBoxes({
+                ...boxes,
+                beside: name === "x" && bySample ? sampleNames(boxes, rows) : null,
+                above: norm.name !== "group" ? null : name === "x" ? groupNames(boxes, columns) : [], // [] keeps room
+            });
+        }
+        parameters.shape({ ...each, rowStarts: [0, 1], rows: 2 });
+        parameters.drawBoxes({ rowStarts: [0, 1], columnStarts: each.columnStarts });
+        sheets.mean.element.hidden = !norm.center;
+        sheets.var.setCaption(norm.center ? captionOf("var", "variance") : captionOf("mean of x²", ""));
+    }
+
+    function writeSheets() {
+        const { cells, valid } = problem;
+        const { index } = out.partition;
+        sheets.x.write((i, j) => {
+            const text = cells[i][j];
+            return { value: text, state: valid[i][j] ? "" : text.trim() === "" ? "missing" : "wrong" };
+        });
+        const numbers = {
+            mean: (i, j) => (out.moments.count[index[i][j]] ? out.moments.mean[index[i][j]] : null),
+            var: (i, j) => (out.moments.count[index[i][j]] ? out.var[index[i][j]] : null),
+            xhat: (i, j) => (valid[i][j] ? out.xhat[i][j] : null),
+            y: (i, j) => (valid[i][j] ? out.y[i][j] : null),
+        };
+        for (const [name, read] of Object.entries(numbers)) {
+            sheets[name].write((i, j) => {
+                const value = read(i, j);
+                return { value, state: value === null ? "missing" : "" };
+            });
+        }
+        parameters.write((i, j) => {
+            const [name, initial] = Object.entries(PARAMETERS)[i];
+            const text = state.get(name)[j] ?? initial;
+            return { value: text, state: Number.isNaN(readNumber(text)) ? "wrong" : "" };
+        });
+    }
+
+    function light() {
+        const at = pointed();
+        toolbar.refresh(selected());
+        if (!at) return;
+        const box = boxAround(boxes, at, problem);
+        for (const [name, sheet] of Object.entries(sheets)) sheet.light(box, MERGED.includes(name) ? null : at);
+        parameters.light({ row: 0, column: at.column, high: 2, wide: 1 }, null);
+        const { title, lines } = describeCell(out, problem.cells, at);
+        explained.replaceChildren(html("p", {}, title), ...lines.map((line) => formula(line, { display: true })));
+        spoken.textContent = [title, ...lines.map((line) => line.replaceAll('"', ""))].join(". ");
+        describeFocused(spoken.id);
+    }
+
+    /** The cell with the focus is described by its formula. */
+    function describeFocused(id) {
+        const cell = document.activeElement;
+        if (cell?.matches(".cell") && root.contains(cell)) cell.setAttribute("aria-describedby", id);
+    }
+
+    function showProblems() {
+        const texts = Object.entries(PARAMETERS).map(([name, initial]) => ({ name, initial, texts: state.get(name) }));
+        const bad = [complaint, ...describeProblems(problem), ...describeParameters(problem, texts)].filter(Boolean);
+        const worth = isEmpty() ? [] : [describeEmptyCells(problem), describeNoSpread(out)].filter(Boolean);
+        const key = JSON.stringify([bad, worth]);
+        if (key === said) return; // or it would be read aloud again
+        said = key;
+        problems.replaceChildren(
+            ...bad.map((text) => html("p", { class: "problem" }, text)),
+            ...worth.map((text) => html("p", { class: "notice" }, text)),
+        );
+    }
+
+    function showChoices() {
+        const { norm, rows, columns, offsets } = problem;
+        const bySample = norm.name === "instance" || norm.name === "group";
+        counts.hidden = !bySample || isEmpty();
+        groups.element.hidden = norm.name !== "group";
+        samples.refresh(offsets.length - 1, indicesUpTo(rows).map((i) => i + 1));
+        const shares = indicesUpTo(columns).map((j) => j + 1).filter((count) => columns % count === 0);
+        groups.refresh(norm.groups, shares, `${countOf(columns, "column")}: ${shares.join(" or ")} equal groups`);
+        ddof.disabled = !norm.center;
+        general.replaceChildren(formula(generalFormula(norm), { display: true }));
+        axes.replaceChildren(...axesLegend(norm, boxes.rowStarts.length * boxes.columnStarts.length));
+    }
+
+    /** weight and bias are one a column: they undo the norm where mean and deviation are one a column, too. */
+    function showWayBack() {
+        const perColumn = boxes.rowStarts.length === 1 && boxes.columnStarts.length === problem.columns;
+        const isPlain = state.get("weight").length === 0 && state.get("bias").length === 0;
+        setInactive(identity, !perColumn);
+        setInactive(plain, isPlain);
+        const words = !perColumn
+            ? `Here each ${NORMS[problem.norm.name].each} has its own `
+                + `${problem.norm.center ? "mean and deviation" : "mean of squares"}, but weight and bias belong `
+                + "to a column: no choice of them brings the data back."
+            : !isPlain && comesBack(problem, out)
+                ? "✓ y is x again: the data came back. A network can learn to want exactly that." : "";
+        putText(wayBack, words);
+        wayBack.hidden = words === "";
+    }
+
+    /** Where a cell that had the focus is gone, the focus stays near. */
+    function placeFocus() {
+        const { activeElement } = document;
+        const lost = activeElement === document.body || work.contains(activeElement);
+        if (isEmpty() && lost) empty.querySelector("button:not([aria-disabled])").focus();
+        else if (!isEmpty() && wantsFocus) sheets.x.focus(selected().row, selected().column);
+        wantsFocus = false;
+    }
+
+    state.watch(PROBLEM, update);
+    state.watch(["table.cell"], light);
+}
+
+/** Whether y is x, to rounding. */
+function comesBack({ x, valid }, { y }) {
+    const cells = x.flatMap((row, i) => row.map((value, j) => [value, y[i][j]]).filter((_, j) => valid[i][j]));
+    const size = cells.reduce((most, [value]) => Math.max(most, Math.abs(value)), 0);
+    return cells.every(([value, back]) => Math.abs(back - value) <= 1e-6 * size);
+}
+
+function emptyTable(before, { showExample, change }) {
+    return html(
+        "div", { class: "empty", hidden: true },
+        html("p", {}, "The table is empty: there is nothing to take a mean of. Paste numbers here, or go on with"),
+        html(
+            "div", { class: "controls" }, before, sheetButton("the example", showExample),
+            sheetButton("one cell", () => change({ x: [[""]] })),
+        ),
+    );
+}
+
+function captionOf(name, words) {
+    return [html("span", { class: "symbol" }, name), html("small", {}, words)];
+}
+
+/** The sheets show the same cells, the chosen one above all: where one is scrolled to, the others follow. */
+function connectScrolling(sheets, chosen) {
+    const led = new Map(); // where a box was led to: it does not lead the others back from there
+    const placeOf = ({ box }) => `${box.scrollLeft} ${box.scrollTop}`;
+    const lead = (from) => {
+        if (led.get(from) === placeOf(from)) return;
+        const at = chosen();
+        const isSeen = at !== null && from.offsetOf(at.column) === from.box.scrollLeft;
+        const column = from.box.scrollLeft / from.cellWidth();
+        for (const sheet of sheets) {
+            if (sheet === from || sheet.element.hidden) continue;
+            sheet.box.scrollLeft = column * sheet.cellWidth();
+            if (isSeen) sheet.box.scrollLeft = sheet.offsetOf(at.column); // cells differ in width from sheet to sheet
+            if (from.tall() && sheet.tall()) sheet.box.scrollTop = from.box.scrollTop;
+            led.set(sheet, placeOf(sheet));
+        }
+    };
+    for (const sheet of sheets) sheet.box.addEventListener("scroll", () => lead(sheet), { passive: true });
+}
+
+/** The focus goes to what comes after this element. */
+function leaveSheet(element, root) {
+    const follows = (one) => element.compareDocumentPosition(one) === Node.DOCUMENT_POSITION_FOLLOWING; // not inside
+    const takesFocus = (one) => !one.disabled && one.tabIndex >= 0 && one.checkVisibility();
+    const candidates = [...root.querySelectorAll("button, input, summary, [tabindex='0']")];
+    candidates.find((one) => follows(one) && takesFocus(one))?.focus();
+}
+
+export function indicesUpTo(count) {
+    return Array.from({ length: count }, (_, i) => i);
+}

@@ -1,0 +1,122 @@
+/*
+One line for each column: its numbers as dots before and after, and sliders for its weight and bias between them.
+
+Dots are drawn only for the lines in sight, so that 64 columns cost no more than the few that one sees.
+*/
+import { dotStrip } from "#shared/dots.js";
+import { html, putText } from "#shared/elements.js";
+import { formatNumber } from "#shared/numbers.js";
+
+/** onparameter("weight" or "bias", column, text). Returns { element, update(problem, out, ranges) }. */
+export function createStrips({ onparameter }) {
+    const list = html("ol", { class: "strips" });
+    const lines = [];
+    const seen = new IntersectionObserver((entries) => {
+        for (const { target, isIntersecting } of entries) {
+            const line = lines.find(({ element }) => element === target);
+            if (line) line.inSight = isIntersecting;
+            if (line && isIntersecting) line.draw();
+        }
+    }, { rootMargin: "100px" });
+    const ends = html("p", { class: "note" });
+    let now = null;
+
+    function newLine(column) {
+        const weight = parameterSlider("weight", column, onparameter);
+        const bias = parameterSlider("bias", column, onparameter);
+        const before = html("div", { class: "before" });
+        const after = html("div", { class: "after" });
+        const element = html("li", {}, html("b", {}, `${column + 1}`), before, weight.element, bias.element, after);
+        const line = { element, inSight: false, drawn: "", weight, bias };
+        line.draw = () => drawLine(line, column, before, after, now);
+        seen.observe(element);
+        return line;
+    }
+
+    function update(problem, out) {
+        now = { problem, out, ...domainsOf(problem, out) };
+        while (lines.length > problem.columns) {
+            const { element } = lines.pop();
+            seen.unobserve(element);
+            element.remove();
+        }
+        while (lines.length < problem.columns) {
+            lines.push(newLine(lines.length));
+            list.append(lines.at(-1).element);
+        }
+        lines.forEach((line, j) => {
+            line.weight.show(problem.weight[j], now.weights);
+            line.bias.show(problem.bias[j], now.biases);
+            if (line.inSight) line.draw();
+        });
+        const [xs, ys] = [now.xs.map((end) => formatNumber(end)), now.ys.map((end) => formatNumber(end))];
+        ends.hidden = ![...now.xs, ...now.ys].every(Number.isFinite); // then there are no dots
+        ends.textContent = "A dot is a cell, the tick the column's mean, the bar one standard deviation to each side. "
+            + `x is drawn from ${xs[0]} to ${xs[1]}, y from ${ys[0]} to ${ys[1]}.`;
+    }
+
+    return { element: html("div", {}, list, ends), update };
+}
+
+/** Redraws the dots of a column if they moved. */
+function drawLine(line, column, before, after, { problem, out, xs, ys }) {
+    const real = problem.valid.map((row) => row[column]);
+    const [x, y] = [problem.x, out.y].map((table) => table.map((row) => row[column]).filter((_, i) => real[i]));
+    const key = [x, y, xs, ys].join(" ");
+    if (key === line.drawn) return;
+    line.drawn = key;
+    const name = `column ${column + 1}`;
+    const strip = (letter, values, domain) => [
+        html("i", {}, letter), dotStrip({ label: `${letter}, ${name}`, values, ...spreadOf(values), domain }),
+    ];
+    before.replaceChildren(...strip("x", x, xs));
+    after.replaceChildren(...strip("y", y, ys));
+}
+
+function parameterSlider(name, column, onparameter) {
+    const range = html("input", {
+        type: "range", "aria-label": `${name} of column ${column + 1}`,
+        oninput: () => onparameter(name, column, String(Number(range.valueAsNumber.toPrecision(4)))),
+    });
+    const value = html("output", { "aria-live": "off" });
+    const element = html("div", { class: "slider" }, html("span", { "aria-hidden": "true" }, name), range, value);
+    let ends = null;
+    function show(number, bound) {
+        if (ends !== bound) {
+            ends = bound;
+            Object.assign(range, { min: -bound, max: bound, step: bound / 100 });
+        }
+        if (range.valueAsNumber !== number) range.value = number;
+        putText(value, formatNumber(number, 3));
+        range.setAttribute("aria-valuetext", formatNumber(number));
+    }
+    return { element, show };
+}
+
+/** How far the drawings and sliders reach. y has room to move, so that one sees it move. */
+function domainsOf({ x, valid }, out) {
+    const xs = x.flatMap((row, i) => row.filter((_, j) => valid[i][j]));
+    const ys = out.y.flat();
+    const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value)), 3);
+    const [low, high] = [xs.reduce((a, b) => Math.min(a, b), Infinity), xs.reduce((a, b) => Math.max(a, b), -Infinity)];
+    const step = 10 ** Math.floor(Math.log10(high - low > 0 ? high - low : 1));
+    const reach = roundUp(largest(ys));
+    return {
+        xs: low <= high ? [Math.floor(low / step) * step, Math.ceil(high / step) * step] : [0, 1],
+        ys: [-reach, reach],
+        weights: roundUp(largest(out.rstd.map((rstd) => (rstd > 0 ? 1 / rstd : 0)))),
+        biases: roundUp(largest(xs)),
+    };
+}
+
+/** The next of 1, 2, 3, 5, 10, 20, 30, 50 ... */
+function roundUp(value) {
+    const power = 10 ** Math.floor(Math.log10(value));
+    return power * ([1, 2, 3, 5, 10].find((one) => one * power >= value) ?? 10);
+}
+
+function spreadOf(values) {
+    if (!values.length) return {};
+    const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+    return { mean, std: Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / values.length) };
+}
