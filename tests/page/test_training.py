@@ -167,7 +167,7 @@ def test_every_moment_shows_what_was_recorded(open_page: Open, rate: float) -> N
 
 
 def test_bars_are_as_high_as_their_shares(open_page: Open) -> None:
-    page = open_page(HERE + "&training.rate=0.1")
+    page = open_page(HERE + "&training.lr=0.1")
     for place in range(4):
         sizes = (
             page.locator(".training .histogram")
@@ -230,7 +230,7 @@ def test_a_rate_brings_its_runs_and_switches_take_them_away(open_page: Open) -> 
     lines = page.locator(".training .chart .series")
     rate("10", exact=True).check()
     assert (ticked(page), lines.count()) == (["10 without", "10 with"], 3)
-    assert flushed(page) == "#part=training&training.rate=10"
+    assert flushed(page) == "#part=training&training.lr=10"
     label = page.locator(".training .chart svg[role=img]").get_attribute("aria-label")
     assert "learning rate 10 with batch norm 79.79" in label
     page.get_by_role("checkbox", name="learning rate 10 with batch norm").uncheck()
@@ -241,14 +241,14 @@ def test_a_rate_brings_its_runs_and_switches_take_them_away(open_page: Open) -> 
         boxes.first.focus()
         page.keyboard.press("Space")
     assert lines.count() == 1
-    assert flushed(page) == "#part=training&training.rate=1&training.runs="
+    assert flushed(page) == "#part=training&training.lr=1&training.runs="
     assert open_page(flushed(page)).locator(".training .chart .series").count() == 1
-    assert ticked(open_page(f"{HERE}&training.rate=0.01")) == ["0.01 without", "0.01 with"]
+    assert ticked(open_page(f"{HERE}&training.lr=0.01")) == ["0.01 without", "0.01 with"]
 
 
 @pytest.mark.parametrize("rate", recordings.RATES)
 def test_what_is_said_of_silent_units_was_recorded(open_page: Open, rate: float) -> None:
-    page = open_page(f"{HERE}&training.rate={rate:g}")
+    page = open_page(f"{HERE}&training.lr={rate:g}")
     without, with_norm = (percent(RUNS[norm, rate]["silent"][-1]) for norm in ("none", "batch"))
     text = (
         f"At the end, at learning rate {rate:g}, {without} of the outputs are silent without batch norm, "
@@ -287,7 +287,7 @@ def test_a_link_reproduces_the_view(open_page: Open) -> None:
     for _ in range(3):
         page.keyboard.press("ArrowLeft")
     fragment = flushed(page)
-    assert "training.rate=0.01" in fragment
+    assert "training.lr=0.01" in fragment
     assert f"training.step={MOMENTS[-4]}" in fragment
     again = open_page(fragment)
     check_shown(again, 0.01, MOMENTS[-4])
@@ -297,7 +297,7 @@ def test_a_link_reproduces_the_view(open_page: Open) -> None:
         assert [shape.evaluate("(e) => e.outerHTML") for shape in again.locator(drawing).all()] == [
             shape.evaluate("(e) => e.outerHTML") for shape in page.locator(drawing).all()
         ]
-    again.evaluate("location.hash = '#part=training&training.step=7&training.rate=1'")
+    again.evaluate("location.hash = '#part=training&training.step=7&training.lr=1'")
     wait_for(again, ".training .chart output", "5")
     check_shown(again, 1.0, 5)  # the nearest moment
     assert again.locator("#notice").is_hidden()
@@ -306,8 +306,8 @@ def test_a_link_reproduces_the_view(open_page: Open) -> None:
 @pytest.mark.parametrize(
     "nonsense",
     [
-        "rate=0.2",
-        "rate=",
+        "lr=0.2",
+        "lr=",
         "step=-1",
         "step=4001",
         "step=soon",
@@ -380,7 +380,7 @@ def test_without_motion_a_press_is_one_moment(open_page: Open) -> None:
 def test_the_copied_commands_end_where_the_page_says(
     open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = open_page(f"{HERE}&training.rate=0.1", permissions=["clipboard-read", "clipboard-write"])
+    page = open_page(f"{HERE}&training.lr=0.1", permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="two commands").click()
     wait_for(page, "#live", "Copied as two commands.")
     commands = page.evaluate("navigator.clipboard.readText()").splitlines()
@@ -400,7 +400,7 @@ def test_the_copied_commands_end_where_the_page_says(
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_axe_finds_nothing_and_nothing_is_too_wide(open_page: Open, scheme: str, viewport: dict[str, int]) -> None:
     everything = ",".join(f"{norm}-{rate:g}" for norm, rate in RUNS)
-    for more in ("", f"&training.rate=10&training.step=1&training.scale=linear&training.runs={everything}"):
+    for more in ("", f"&training.lr=10&training.step=1&training.scale=linear&training.runs={everything}"):
         page = open_page(HERE + more, color_scheme=scheme, viewport=viewport)
         assert violations(page) == ""
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]

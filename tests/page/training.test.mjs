@@ -65,7 +65,7 @@ test("the recorded runs hold what the texts say of them", () => {
 });
 
 test("the chart shows the pair of the rate until runs are ticked", () => {
-    const shown = (runs) => shownRuns({ get: (name) => ({ "training.rate": "0.1", "training.runs": runs }[name]) }, recorded);
+    const shown = (runs) => shownRuns({ get: (name) => ({ "training.lr": "0.1", "training.runs": runs }[name]) }, recorded);
     assert.deepEqual(shown(null), ["none-0.1", "batch-0.1"]);
     assert.deepEqual([[], ["none-3"]].map(shown), [[], ["none-3"]]);
 });

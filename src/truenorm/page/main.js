@@ -15,6 +15,7 @@ import { choice, createState } from "#shared/state.js";
 import { mountTable } from "#table/part.js";
 import { mountTraining } from "#training/part.js";
 
+/** @type {Record<string, (root: HTMLElement, state: State) => void>} */
 const PARTS = { table: mountTable, backward: mountBackward, sentences: mountSentences, training: mountTraining };
 const THEMES = ["auto", "light", "dark"];
 
@@ -44,21 +45,29 @@ function start() {
     document.getElementById("failed").remove();
 
     // For the curious: the maths, in the browser's console.
-    globalThis.truenorm = { describe, partition, measure, merge, forward, backwardSums, backward, explain };
+    const maths = { describe, partition, measure, merge, forward, backwardSums, backward, explain };
+    Object.assign(globalThis, { truenorm: maths });
 }
 
-/** A part that fails says so in its panel; the others still work. */
+/**
+ * A part that fails says so in its panel; the others still work.
+ * @type {(name: string, mount: (root: HTMLElement, state: State) => void, state: State) => void}
+ */
 function mountSafely(name, mount, state) {
     const panel = document.getElementById(`panel-${name}`);
     try {
         mount(panel, state);
     } catch (error) {
-        panel.replaceChildren(html("p", { class: "problem" }, `This part of the page failed: ${error.message}`));
+        const { message } = /** @type {Error} */ (error);
+        panel.replaceChildren(html("p", { class: "problem" }, `This part of the page failed: ${message}`));
         reportError(error);
     }
 }
 
-/** Tabs as in every desktop program: arrow keys, Home and End move, and what is moved to is shown. */
+/**
+ * Tabs as in every desktop program: arrow keys, Home and End move, and what is moved to is shown.
+ * @type {(state: State) => void}
+ */
 function connectTabs(state) {
     const names = Object.keys(PARTS);
     const tabs = names.map((name) => document.getElementById(`tab-${name}`));
@@ -66,6 +75,7 @@ function connectTabs(state) {
         tab.addEventListener("click", () => state.set({ part: names[place] }));
         tab.addEventListener("keydown", (event) => {
             const { length } = names;
+            /** @type {Record<string, number>} */
             const goals = {
                 ArrowRight: (place + 1) % length, ArrowLeft: (place - 1 + length) % length, Home: 0, End: length - 1,
             };
@@ -79,15 +89,17 @@ function connectTabs(state) {
     state.watch(["part"], () => {
         names.forEach((name, place) => {
             const shown = name === state.get("part");
-            tabs[place].setAttribute("aria-selected", shown);
+            tabs[place].setAttribute("aria-selected", String(shown));
             tabs[place].tabIndex = shown ? 0 : -1;
             document.getElementById(`panel-${name}`).hidden = !shown;
         });
     });
 }
 
+/** @type {(state: State) => void} */
 function connectTheme(state) {
-    const select = document.getElementById("theme");
+    /** @type {HTMLSelectElement} */
+    const select = document.querySelector("select#theme");
     select.addEventListener("change", () => state.set({ theme: select.value }));
     state.watch(["theme"], () => {
         select.value = state.get("theme");

@@ -4,25 +4,35 @@ What the views of the backward pass share: which cell is chosen, how cells look,
 import { html } from "#shared/elements.js";
 import { formula } from "#shared/formula.js";
 
+/** @type {(state: State) => (row: number, column: number) => void} */
 export function cellChooser(state) {
     return (row, column) => state.set({ "backward.cell": `${row + 1},${column + 1}` });
 }
 
-/** One formula in pieces, that go into the next line where there is no room, and scroll where even that is short. */
+/**
+ * One formula in pieces, that go into the next line where there is no room, and scroll where even that is short.
+ * @type {(texts: string[]) => HTMLElement}
+ */
 export function formulaPieces(texts) {
     return html("div", { class: "backward-numbers" }, texts.map((text) => formula(text, { display: true })));
 }
 
+/** @type {(model: BackwardModel, i: number, j: number) => string} */
 export function stepCellClass({ out, row, column }, i, j) {
     const { index } = out.partition;
     if (!out.valid[i][j]) return "pad";
     return index[i][j] === index[row][column] ? "shared" : "";
 }
 
+/** @type {(count: number) => string[]} */
 export function ordinalsTo(count) {
     return Array.from({ length: count }, (_, i) => String(i + 1));
 }
 
-export function placesWhere(model, holds) {
-    return model.problem.cells.flatMap((cells, i) => cells.flatMap((_, j) => (holds(i, j) ? [[i, j]] : [])));
+/** @type {(table: unknown[][], holds: (i: number, j: number) => boolean) => Point[]} */
+export function placesWhere(table, holds) {
+    /** @type {Point[]} */
+    const found = [];
+    table.forEach((cells, i) => cells.forEach((_, j) => holds(i, j) && found.push([i, j])));
+    return found;
 }

@@ -7,7 +7,10 @@ import { chosenInWords, verdictInWords } from "#backward/reasons.js";
 import { html, scrollBox } from "#shared/elements.js";
 import { bracketedNumber, formatNumber } from "#shared/numbers.js";
 
-/** A second way to the same number, that knows nothing of the first. */
+/**
+ * A second way to the same number, that knows nothing of the first.
+ * @type {() => View<BackwardModel>}
+ */
 export function backwardCheck() {
     const result = html("div");
     const element = html(
@@ -20,6 +23,7 @@ export function backwardCheck() {
         result,
     );
 
+    /** @type {(model: BackwardModel) => void} */
     function update(model) {
         const { row, column } = model;
         if (!model.out.valid[row][column]) {
@@ -27,10 +31,12 @@ export function backwardCheck() {
             result.replaceChildren(html("p", { class: "notice" }, words));
             return;
         }
-        const values = (name) => model.explained.get(name)?.values;
+        /** @type {(name: string) => number[][]} */
+        const values = (name) => /** @type {number[][]} */ (model.explained.get(name)?.values);
         const paths = ["dx (through xhat)", "dx (through var)", "dx (through mean)"].map(values).filter(Boolean);
         const found = compareSlopes({ ...model, dx: values("dx"), paths });
         const { chosen } = found;
+        /** @type {(name: string, words: string, value: string) => HTMLElement} */
         const line = (name, words, value) => html(
             "tr", {}, html("th", { scope: "row" }, `${name}, ${words}`), html("td", { "data-check": name }, value),
         );

@@ -8,8 +8,10 @@ Losses, and slopes that are measured instead of derived: what the part "backward
 A loss is { kind, given, row, column }: which of LOSSES, the numbers that were typed for dy, and the chosen cell. It is
 a sum over cells, so `term` says what one cell adds to it, and `slope` how that changes with the cell's y.
 */
+import { placesWhere } from "#backward/cells.js";
 import { cellsOf, forward } from "#maths/normalization.js";
 
+/** @type {Record<LossKind, { title: string; formula: string; term: LossRule; slope: LossRule }>} */
 export const LOSSES = {
     given: {
         title: "Numbers of my own", formula: "loss = Σ dy · y",
@@ -27,20 +29,28 @@ export const LOSSES = {
 const MOST_MEASURED = 144;
 const MOST_SHARED = 256;
 
-/** What each cell adds to the loss. */
+/**
+ * What each cell adds to the loss.
+ * @type {(out: ForwardResult, loss: Loss) => number[][]}
+ */
 export function lossTerms(out, loss) {
     return lossCells(out, loss, LOSSES[loss.kind].term);
 }
 
-/** dy: how the loss changes with each cell of y. */
+/**
+ * dy: how the loss changes with each cell of y.
+ * @type {(out: ForwardResult, loss: Loss) => number[][]}
+ */
 export function lossSlopes(out, loss) {
     return lossCells(out, loss, LOSSES[loss.kind].slope);
 }
 
+/** @type {(out: ForwardResult, loss: Loss, of: LossRule) => number[][]} */
 function lossCells(out, { given, row, column }, of) {
     return cellsOf(out, (i, j) => of(out.y[i][j], given[i][j], i === row && j === column));
 }
 
+/** @type {(table: number[][]) => number} */
 export function sumCells(table) {
     return table.flat().reduce((sum, value) => sum + value, 0);
 }
@@ -49,6 +59,7 @@ export function sumCells(table) {
  * Measured slopes against dx, for the chosen cell and for as many others as is quick:
  * { chosen, worst, cells, jumps, reach }. A difference is relative to the largest of the paths that add up to dx: they
  * may cancel, and then leave nothing but rounding.
+ * @type {(model: ComparedModel) => Comparison}
  */
 export function compareSlopes(model) {
     const { problem, out, dx, paths, row, column } = model;
@@ -57,7 +68,9 @@ export function compareSlopes(model) {
     paths.forEach((table) => out.partition.index.forEach((cells, i) => cells.forEach((s, j) => {
         scales[s] = Math.max(scales[s], Math.abs(table[i][j]));
     })));
+    /** @type {Map<number, StatisticAlone>} */
     const alone = new Map(); // each statistic is cut out once
+    /** @type {(place: Point) => Slope & { dx: number; relative: number }} */
     const compare = ([i, j]) => {
         const s = out.partition.index[i][j];
         if (!alone.has(s)) alone.set(s, cutOut(model, s));
@@ -73,12 +86,15 @@ export function compareSlopes(model) {
 /**
  * The cells of one statistic as a table of their own: when one of them moves, no others change, and `rest` is what
  * those add to the loss. One group in one sample is one statistic, whatever the norm.
+ * @type {(model: ComparedModel, statistic: number) => StatisticAlone}
  */
 function cutOut({ problem, out, loss }, statistic) {
     const { index } = out.partition;
     const rows = [...index.keys()].filter((i) => index[i].includes(statistic));
     const columns = [...index[rows[0]].keys()].filter((j) => index[rows[0]][j] === statistic);
+    /** @type {<Value>(table: Value[][]) => Value[][]} */
     const cut = (table) => rows.map((i) => columns.map((j) => table[i][j]));
+    /** @type {Omit<StatisticAlone, "rest">} */
     const part = {
         rows, columns, x: cut(problem.x), norm: { ...problem.norm, name: "group", groups: 1 }, valid: cut(out.valid),
         weight: columns.map((j) => problem.weight[j]), bias: columns.map((j) => problem.bias[j]),
@@ -89,6 +105,7 @@ function cutOut({ problem, out, loss }, statistic) {
     return { ...part, rest };
 }
 
+/** @type {(part: Omit<StatisticAlone, "rest">, x: number[][]) => number[][]} */
 function termsWith({ norm, weight, bias, valid, loss }, x) {
     return lossTerms(forward(x, norm, { weight, bias, valid }), loss);
 }
@@ -96,6 +113,7 @@ function termsWith({ norm, weight, bias, valid, loss }, x) {
 /**
  * The slope of the loss at one cell of x by central differences: { h, up, down, slope }, up and down being the losses.
  * h follows the spread, where the function bends, and grows where x is so large that rounding would hide the change.
+ * @type {(part: StatisticAlone, row: number, column: number) => Slope}
  */
 function measureSlope(part, row, column) {
     const [i, j] = [part.rows.indexOf(row), part.columns.indexOf(column)];
@@ -109,17 +127,24 @@ function measureSlope(part, row, column) {
     return { h, up: part.rest + sumCells(up), down: part.rest + sumCells(down), slope: change / (above - below) };
 }
 
-/** Where equal numbers are divided by nothing, y is the bias, but leaves it as soon as one of them moves: no slope. */
+/**
+ * Where equal numbers are divided by nothing, y is the bias, but leaves it as soon as one of them moves: no slope.
+ * @type {(out: ForwardResult, row: number, column: number) => boolean}
+ */
 export function jumpsAt(out, row, column) {
     const s = out.partition.index[row][column];
     const alone = out.norm.center && out.moments.count[s] === 1; // a number that is its own mean stays there
     return out.rstd[s] === 0 && out.moments.count[s] > out.norm.ddof && !alone && out.var[s] < Infinity;
 }
 
-/** The whole table, or the cells that share a statistic with the chosen one, or that one alone: what is quick. */
+/**
+ * The whole table, or the cells that share a statistic with the chosen one, or that one alone: what is quick.
+ * @type {(out: ForwardResult, shape: { rows: number; columns: number }, row: number, column: number) => { reach:
+ *     "table" | "shared" | "cell"; places: Point[] }}
+ */
 function measuredPlaces(out, { rows, columns }, row, column) {
     const { index } = out.partition;
-    const all = out.valid.flatMap((cells, i) => cells.flatMap((real, j) => (real ? [[i, j]] : [])));
+    const all = placesWhere(out.valid, (i, j) => out.valid[i][j]);
     if (rows * columns <= MOST_MEASURED) return { reach: "table", places: all };
     const shared = all.filter(([i, j]) => index[i][j] === index[row][column]);
     if (shared.length <= MOST_SHARED) return { reach: "shared", places: shared };

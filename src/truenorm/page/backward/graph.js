@@ -19,10 +19,16 @@ const ASIDE = 252;
 const GRAPH_NARROW = 130; // weight and bias, so that their short arrows have room
 const GRAPH_WIDE = 152; // the others beside the spine: "dmean so far" is long
 
-/** Names as a reader knows them; the others are shown as they are. */
+/**
+ * Names as a reader knows them; the others are shown as they are.
+ * @type {Record<string, string>}
+ */
 const GRAPH_LABELS = { deviation: "x − mean", xhat: "x̂", times: "x̂ · weight" };
 
-/** Boxes at [column, row], and edges by the way they leave and arrive. */
+/**
+ * Boxes at [column, row], and edges by the way they leave and arrive.
+ * @type {Graph}
+ */
 const GRAPH_CENTERED = {
     boxes: {
         x: [SPINE, 0], mean: [ASIDE, 1], deviation: [SPINE, 2], var: [ASIDE, 3], rstd: [ASIDE, 4], xhat: [SPINE, 5],
@@ -34,6 +40,7 @@ const GRAPH_CENTERED = {
         "xhat-times": "down", "weight-times": "left", "times-y": "down", "bias-y": "left", "y-loss": "down",
     },
 };
+/** @type {Graph} */
 const GRAPH_UNCENTERED = {
     boxes: {
         x: [SPINE, 0], var: [ASIDE, 1], rstd: [ASIDE, 2], xhat: [SPINE, 3],
@@ -45,17 +52,21 @@ const GRAPH_UNCENTERED = {
     },
 };
 const GRAPH_ROW = 63;
+/** @type {Record<string, Point>} */
 const GRAPH_DIRECTIONS = { right: [1, 0], left: [-1, 0], down: [0, 1] };
 
+/** @type {() => { element: SVGElement; update(shown: GraphUpdate): void }} */
 export function computationGraph() {
     const element = svg("svg", { class: "backward-graph", role: "img" });
 
+    /** @type {(shown: GraphUpdate) => void} */
     function update({ center, lit, done, numbers, target, label }) {
         const { boxes, edges } = center ? GRAPH_CENTERED : GRAPH_UNCENTERED;
         const rows = Math.max(...Object.values(boxes).map(([, row]) => row)) + 1;
+        /** @type {(name: string) => EdgeState} */
         const stateOf = (name) => (lit.includes(name) ? "lit" : done.includes(name) ? "done" : "todo");
         // Lit edges come last, so that they lie on top.
-        const names = Object.keys(edges).sort((a, b) => (stateOf(a) === "lit") - (stateOf(b) === "lit"));
+        const names = Object.keys(edges).sort((a, b) => Number(stateOf(a) === "lit") - Number(stateOf(b) === "lit"));
         element.setAttribute("viewBox", `0 0 ${GRAPH_WIDTH} ${rows * GRAPH_ROW - (GRAPH_ROW - GRAPH_BOX.height) + 4}`);
         element.setAttribute("aria-label", label);
         element.replaceChildren(
@@ -67,7 +78,10 @@ export function computationGraph() {
     return { element, update };
 }
 
-/** A piece of an edge, for the legend. */
+/**
+ * A piece of an edge, for the legend.
+ * @type {(state: EdgeState) => SVGElement}
+ */
 export function edgeSample(state) {
     return svg(
         "svg", { class: "backward-sample", viewBox: "0 0 44 16", "aria-hidden": "true" },
@@ -75,6 +89,10 @@ export function edgeSample(state) {
     );
 }
 
+/**
+ * @type {(name: string, place: Point) => { left: number; right: number; top: number; bottom: number; middle: number;
+ *     x: number }}
+ */
 function boxFrame(name, [x, row]) {
     const short = name === "weight" || name === "bias";
     const width = short ? GRAPH_NARROW : x === ASIDE ? GRAPH_WIDE : GRAPH_BOX.width;
@@ -84,8 +102,10 @@ function boxFrame(name, [x, row]) {
     return { left: right - width, right, top: middle - half, bottom: middle + half, middle, x };
 }
 
+/** @type {(name: string, place: Point, number: Partial<GraphNumber>, isTarget: boolean) => SVGElement} */
 function drawnBox(name, place, { value, gradient, gradientName }, isTarget) {
     const { left, right, top } = boxFrame(name, place);
+    /** @type {(at: number, kind: string, words: string, number: number | undefined) => Child[]} */
     const line = (at, kind, words, number) => [
         svg("text", { class: kind, x: left + 6, y: top + at }, words),
         number === undefined ? null
@@ -100,12 +120,16 @@ function drawnBox(name, place, { value, gradient, gradientName }, isTarget) {
     );
 }
 
-/** As many digits as there is room for. */
+/**
+ * As many digits as there is room for.
+ * @type {(number: number) => string}
+ */
 function inBox(number) {
     const text = formatNumber(number, 3);
     return text.includes("×") ? formatNumber(number, 2) : text;
 }
 
+/** @type {(name: string, way: string, boxes: Record<string, Point>, state: EdgeState) => SVGElement} */
 function drawnEdge(name, way, boxes, state) {
     const [from, to] = name.split("-");
     const [a, b] = [boxFrame(from, boxes[from]), boxFrame(to, boxes[to])];
@@ -114,15 +138,20 @@ function drawnEdge(name, way, boxes, state) {
     const bent = leaves !== arrives;
     const lower = bent && from === "deviation" ? 9 : 0;
     const upper = bent && to === "deviation" ? 9 : 0;
-    const start = { right: [a.right, a.middle + lower], left: [a.left, a.middle], down: [a.x, a.bottom] }[leaves];
-    const end = { left: [b.right, b.middle - upper], down: [b.x, b.top] }[arrives];
-    const edge = edgeBetween(start, end, leaves, arrives, state);
+    /** @type {Record<string, Point>} */
+    const starts = { right: [a.right, a.middle + lower], left: [a.left, a.middle], down: [a.x, a.bottom] };
+    /** @type {Record<string, Point>} */
+    const ends = { left: [b.right, b.middle - upper], down: [b.x, b.top] };
+    const edge = edgeBetween(starts[leaves], ends[arrives], leaves, arrives, state);
     edge.setAttribute("data-edge", name);
     edge.setAttribute("data-state", state);
     return edge;
 }
 
-/** A line, or a bend from one direction into another, with its arrow forward at the end or backward at the start. */
+/**
+ * A line, or a bend from one direction into another, with its arrow forward at the end or backward at the start.
+ * @type {(start: Point, end: Point, leaves: string, arrives: string, state: EdgeState) => SVGElement}
+ */
 function edgeBetween(start, end, leaves, arrives, state) {
     const size = { todo: 7, done: 9, lit: 13 }[state];
     const backward = state !== "todo";
@@ -137,6 +166,7 @@ function edgeBetween(start, end, leaves, arrives, state) {
     return svg("g", { class: `edge ${state}` }, svg("path", { class: "line", d: `M${first} ${line}` }), head);
 }
 
+/** @type {(tip: Point, direction: Point, size: number) => SVGElement} */
 function arrowHead([x, y], [dx, dy], size) {
     const [backX, backY, half] = [x - dx * size, y - dy * size, size * 0.5];
     const corners = [[x, y], [backX - dy * half, backY + dx * half], [backX + dy * half, backY - dx * half]];

@@ -25,7 +25,10 @@ import { choice, textTable } from "#shared/state.js";
 
 const EXAMPLE_DY = [["1", "0", "0.5"], ["0", "-1", "0"], ["-1", "0", "1"], ["0", "0.5", "0"], ["1", "2", "-1"]];
 
-/** A cell as it stands in the address: "2,1" is the second row's first. */
+/**
+ * A cell as it stands in the address: "2,1" is the second row's first.
+ * @type {Codec<string>}
+ */
 const chosenCodec = {
     encode: String,
     decode: (text) => {
@@ -34,6 +37,7 @@ const chosenCodec = {
     },
 };
 
+/** @type {(root: HTMLElement, state: State) => void} */
 export function mountBackward(root, state) {
     state.field("backward.loss", choice(...Object.keys(LOSSES)), "given");
     state.field("backward.dy", textTable, EXAMPLE_DY);
@@ -61,7 +65,9 @@ export function mountBackward(root, state) {
         empty, filled,
     ));
 
+    /** @type {FieldName[]} */
     const drawn = [...PROBLEM, "backward.loss", "backward.dy", "backward.cell"];
+    /** @type {BackwardModel | null} */
     let model = null;
     state.watch(drawn, () => {
         model = readModel(state);
@@ -72,15 +78,19 @@ export function mountBackward(root, state) {
     state.watch(["backward.step"], () => model && parts[1].update(model));
 }
 
-/** Everything that is shown, worked out from the state; null for a table without cells. */
+/**
+ * Everything that is shown, worked out from the state; null for a table without cells.
+ * @type {(state: State) => BackwardModel | null}
+ */
 function readModel(state) {
     const problem = readProblem(state);
     const { rows, columns, norm, weight, bias, valid, offsets } = problem;
     if (!rows || !columns) return null;
     const [row, column] = state.get("backward.cell").split(",").map((place, k) =>
-        Math.min(place, k ? columns : rows) - 1);
+        Math.min(Number(place), k ? columns : rows) - 1);
     const texts = shapedDy(state, rows, columns);
     const typed = texts.map((cells) => cells.map(readNumber));
+    /** @type {Loss} */
     const loss = {
         kind: state.get("backward.loss"), row, column,
         given: typed.map((cells) => cells.map((value) => (Number.isNaN(value) ? 0 : value))),
@@ -94,17 +104,24 @@ function readModel(state) {
     return { ...model, steps: stepsBack(model) };
 }
 
-/** The texts of dy in the shape of x: what a larger table has not is 0, what a smaller one has not is kept. */
+/**
+ * The texts of dy in the shape of x: what a larger table has not is 0, what a smaller one has not is kept.
+ * @type {(state: State, rows: number, columns: number) => string[][]}
+ */
 function shapedDy(state, rows, columns) {
     const kept = state.get("backward.dy");
     return Array.from({ length: rows }, (_, i) => Array.from({ length: columns }, (_, j) => kept[i]?.[j] ?? "0"));
 }
 
+/** @type {(state: State, words: string) => HTMLElement} */
 function tableButton(state, words) {
     return html("button", { type: "button", onclick: () => state.set({ part: "table" }) }, `${words} in “One table”`);
 }
 
-/** What there is to begin with: the norm, x, the loss and dy. */
+/**
+ * What there is to begin with: the norm, x, the loss and dy.
+ * @type {(state: State) => View<BackwardModel>}
+ */
 function backwardInputs(state) {
     const onchoose = cellChooser(state);
     const x = choiceTable({ onchoose });
@@ -112,6 +129,7 @@ function backwardInputs(state) {
     const conventions = html("p", { class: "note" });
     const problem = html("p", { class: "problem", role: "status" });
     const loss = html("p", { class: "backward-loss" });
+    /** @type {(table: Record<string, { title: string }>) => Record<string, string>} */
     const titles = (table) => Object.fromEntries(Object.entries(table).map(([key, { title }]) => [key, title]));
     const element = html(
         "div", {},
@@ -121,21 +139,25 @@ function backwardInputs(state) {
         problem, loss, conventions, tableButton(state, "Change x, weight, bias or eps"),
     );
 
+    /** @type {(model: BackwardModel) => void} */
     function update(model) {
         const { rows, columns, cells } = model.problem;
         const names = { rowNames: ordinalsTo(rows), columnNames: ordinalsTo(columns) };
+        /** @type {(i: number, j: number) => string} */
         const classes = (i, j) => stepCellClass(model, i, j);
+        /** @type {(i: number, j: number) => boolean} */
         const chosen = (i, j) => i === model.row && j === model.column;
         const shown = cells.map((row) => row.map(cutText));
         x.update({ ...names, caption: "x: choose a cell", texts: shown, classes, chosen });
         const editable = model.loss.kind === "given";
+        /** @type {(i: number, j: number) => boolean} */
         const bad = (i, j) => editable && Number.isNaN(model.typed[i][j]);
         dy.update({
             ...names, chosen, classes, bad, editable,
             caption: editable ? "dy: type any numbers" : "dy: follows from the loss",
             texts: editable ? model.texts : model.dy.map((row) => row.map((value) => formatNumber(value))),
         });
-        const wrong = placesWhere(model, bad);
+        const wrong = placesWhere(cells, bad);
         problem.hidden = wrong.length === 0;
         const said = `Not a number in dy: ${listedPlaces(wrong)}. Until that changes, it counts as 0.`;
         putText(problem, wrong.length ? said : "");
@@ -146,7 +168,10 @@ function backwardInputs(state) {
     return { element, update };
 }
 
-/** A block of texts, from this cell on; what lies outside of the table is left out. */
+/**
+ * A block of texts, from this cell on; what lies outside of the table is left out.
+ * @type {(state: State, row: number, column: number, block: string[][]) => void}
+ */
 function enterDy(state, row, column, block) {
     const cells = state.get("x");
     const texts = shapedDy(state, cells.length, cells[0].length);
@@ -156,11 +181,15 @@ function enterDy(state, row, column, block) {
     state.set({ "backward.dy": texts });
 }
 
-/** Texts of cells may be long. */
+/**
+ * Texts of cells may be long.
+ * @type {(text: string) => string}
+ */
 function cutText(text) {
     return text.length > 12 ? `${text.slice(0, 11)}…` : text;
 }
 
+/** @type {(found: Point[]) => string} */
 function listedPlaces(found) {
     const words = found.slice(0, 3).map(([i, j]) => `row ${i + 1}, column ${j + 1}`);
     return found.length > 3 ? `${words.join("; ")} and ${found.length - 3} more` : words.join("; ");

@@ -8,10 +8,12 @@ import { NORMS } from "#maths/normalization.js";
 import { formatNumber } from "#shared/numbers.js";
 import { whyBeyond } from "#shared/problem.js";
 
+/** @type {(place: Place) => string} */
 export function chosenInWords({ row, column }) {
     return `row ${row + 1}, column ${column + 1}`;
 }
 
+/** @type {(model: Pick<BackwardModel, "problem" | "row" | "column">) => string} */
 export function chosenStatistic({ problem: { norm, offsets, columns }, row, column }) {
     const sample = `sample ${offsets.findIndex((start, k) => row >= start && row < offsets[k + 1]) + 1}`;
     return {
@@ -21,12 +23,15 @@ export function chosenStatistic({ problem: { norm, offsets, columns }, row, colu
     }[norm.name];
 }
 
-/** Why gradients of the chosen cell are 0, { text, at }: `at` are the steps where a 0 would puzzle. */
+/**
+ * Why gradients of the chosen cell are 0, { text, at }: `at` are the steps where a 0 would puzzle.
+ * @type {(model: BackwardModel) => { text: string; at: string[] }}
+ */
 export function reasonInWords({ out, problem, row, column, loss, explained }) {
     const { norm } = problem;
     const s = out.partition.index[row][column];
     const count = out.moments.count[s];
-    const group = chosenStatistic({ problem, out, row, column });
+    const group = chosenStatistic({ problem, row, column });
     if (count === 0) return { text: "", at: [] };
     const everywhere = ["dx-xhat", "dvar", "dmean-xhat", "dmean", "dx-var", "dx-mean", "dx"];
     const beyond = whyBeyond(out, s);
@@ -49,21 +54,31 @@ export function reasonInWords({ out, problem, row, column, loss, explained }) {
     return { text: cancelInWords(loss, explained, norm), at: ["dx"] };
 }
 
-/** Losses that no x can change are worth a word. */
+/**
+ * Losses that no x can change are worth a word.
+ * @type {(loss: Loss, explained: Map<string, ExplainedStep>, norm: Norm) => string}
+ */
 function cancelInWords({ kind }, explained, norm) {
+    /** @type {(name: string) => number} */
     const largest = (name) => Math.max(...explained.get(name).values.flat().map(Math.abs));
     const direct = largest("dx (through xhat)");
     if (direct === 0) return "dy times the weight is 0 everywhere, so nothing flows back.";
     if (largest("dx") > 1e-3 * direct) return "";
-    const why = {
+    /** @type {Partial<Record<LossKind, string>>} */
+    const reasons = {
         sum: norm.center ? " Normalised numbers add up to 0, whatever x is." : "",
         squares: " The squares of normalised numbers add up to how many there are (but for eps), whatever x is.",
-    }[kind] ?? "";
+    };
+    const why = reasons[kind] ?? "";
     return `The paths cancel: dx is nearly 0 everywhere, so no x can change this loss.${why}`;
 }
 
-/** What the numbers depend on and is not shown as a table. */
+/**
+ * What the numbers depend on and is not shown as a table.
+ * @type {(model: BackwardModel) => string}
+ */
 export function backwardConventions({ problem: { norm, weight, bias } }) {
+    /** @type {(values: number[]) => string} */
     const numbers = (values) => [
         ...values.slice(0, 8).map((one) => formatNumber(one)), ...(values.length > 8 ? ["…"] : []),
     ].join(", ");
@@ -74,7 +89,10 @@ export function backwardConventions({ problem: { norm, weight, bias } }) {
         + `${norm.ddof ? "count − 1" : "count"}.`;
 }
 
-/** What the measured slopes say; the second argument is what `compareSlopes` returns. */
+/**
+ * What the measured slopes say; the second argument is what `compareSlopes` returns.
+ * @type {(model: BackwardModel, comparison: Comparison) => string}
+ */
 export function verdictInWords({ out, row, column }, { worst, cells, jumps, reach }) {
     const jump = "Where there is nothing to divide by, y jumps as soon as one x moves: it has no slope to measure";
     if (jumpsAt(out, row, column)) return `${jump}. dx is set to 0 there, so that nothing breaks.`;

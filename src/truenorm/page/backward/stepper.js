@@ -13,7 +13,10 @@ import { html } from "#shared/elements.js";
 import { formula } from "#shared/formula.js";
 import { formatNumber } from "#shared/numbers.js";
 
-/** The buttons, the words, the graph, the formulas and the values of the step. */
+/**
+ * The buttons, the words, the graph, the formulas and the values of the step.
+ * @type {(state: State) => View<BackwardModel>}
+ */
 export function backwardSteps(state) {
     const progress = html("p", { class: "backward-progress", role: "status" });
     const why = html("p", { class: "backward-why" });
@@ -21,9 +24,12 @@ export function backwardSteps(state) {
     const caption = html("figcaption");
     const formulas = html("div");
     const values = valueTable({ onchoose: (i, j) => chooseValue(i, j) });
+    /** @type {BackwardModel | null} */
     let model = null;
 
+    /** @type {(move: (steps: BackwardStep[], at: number) => string) => void} */
     const go = (move) => state.set({ "backward.step": move(model.steps, positionOf(model, state)) });
+    /** @type {Record<string, (steps: BackwardStep[], at: number) => string>} */
     const moves = {
         First: (steps) => steps[0].key,
         Back: (steps, at) => steps[Math.max(at - 1, 0)].key,
@@ -32,6 +38,7 @@ export function backwardSteps(state) {
     };
     const buttons = Object.entries(moves).map(([name, move]) =>
         html("button", { type: "button", onclick: () => go(move) }, name));
+    /** @type {Record<string, string>} */
     const keys = {
         ArrowLeft: "Back", ArrowUp: "Back", ArrowRight: "Next", ArrowDown: "Next", Home: "First", End: "All",
     };
@@ -43,6 +50,7 @@ export function backwardSteps(state) {
             go(moves[keys[event.key]]);
         },
     }, buttons, html("span", { class: "note" }, "or ← → on a button"));
+    /** @type {[EdgeState, string][]} */
     const legend = [["lit", "this step"], ["done", "done"], ["todo", "not yet; the arrow shows how y is computed"]];
     const element = html(
         "div", { class: "backward-steps" },
@@ -60,15 +68,20 @@ export function backwardSteps(state) {
         ),
     );
 
-    /** A click on a value of many chooses a cell that it belongs to. */
+    /**
+     * A click on a value of many chooses a cell that it belongs to.
+     * @type {(i: number, j: number) => void}
+     */
     function chooseValue(i, j) {
         const step = shownStep(model, state);
+        /** @type {Point | null} */
         const goal = step.of === "cells" ? [i, j] : step.of === "columns" ? [model.row, j] : null;
-        const found = goal ?? placesWhere(model, (r, c) => model.out.valid[r][c] && model.out.partition.index[r][c]
+        const found = goal ?? placesWhere(model.out.valid, (r, c) => model.out.valid[r][c] && model.out.partition.index[r][c]
             === statisticAt(model, i, j))[0];
         if (found) cellChooser(state)(...found);
     }
 
+    /** @type {(news: BackwardModel) => void} */
     function update(news) {
         model = news;
         const all = state.get("backward.step") === ALL_STEPS;
@@ -76,11 +89,13 @@ export function backwardSteps(state) {
         const position = positionOf(model, state);
         const step = shownStep(model, state);
         const [first, last] = [position === 0, position >= steps.length - 1];
+        /** @type {Record<string, boolean>} */
         const inactive = { First: first, Back: first, Next: last, All: all };
         buttons.forEach((button) => setInactive(button, inactive[button.textContent]));
+        /** @type {(string | HTMLElement)[]} */
         const words = all ? [`All ${steps.length} steps`]
             : [`Step ${position + 1} of ${steps.length}: `, html("strong", {}, stepName(step)), `, ${step.title}`];
-        const said = words.map((word) => word.textContent ?? word).join("");
+        const said = words.map((word) => (typeof word === "string" ? word : word.textContent)).join("");
         if (progress.textContent !== said) progress.replaceChildren(...words);
         why.textContent = all ? "The whole way back, with the numbers of the chosen cell." : step.why;
         const lit = all ? [] : step.edges;
@@ -99,7 +114,10 @@ export function backwardSteps(state) {
     return { element, update };
 }
 
-/** Which step it is: for a step that this normalization has not, the last one before it; all of them is beyond. */
+/**
+ * Which step it is: for a step that this normalization has not, the last one before it; all of them is beyond.
+ * @type {(model: BackwardModel, state: State) => number}
+ */
 function positionOf(model, state) {
     const key = state.get("backward.step");
     if (key === ALL_STEPS) return model.steps.length;
@@ -107,12 +125,15 @@ function positionOf(model, state) {
     return model.steps.findLastIndex((step) => STEP_KEYS.indexOf(step.key) <= order);
 }
 
+/** @type {(model: BackwardModel, state: State) => BackwardStep} */
 function shownStep(model, state) {
     return model.steps[Math.min(positionOf(model, state), model.steps.length - 1)];
 }
 
+/** @type {(model: BackwardModel, step: BackwardStep) => Element[]} */
 function detailsOf(model, step) {
     const sums = step.symbols.includes("Σ");
+    /** @type {Record<string, string>} */
     const reach = { columns: `column ${model.column + 1}`, statistics: chosenStatistic(model) };
     const where = step.of === "cells" ? chosenInWords(model) : reach[step.of];
     const symbols = step.name === "dy" ? LOSSES[model.loss.kind].formula : step.symbols;
@@ -128,11 +149,14 @@ function detailsOf(model, step) {
     ].filter((one) => one !== null);
 }
 
+/** @type {(step: BackwardStep, model: BackwardModel) => HTMLElement} */
 function formulaInNumbers(step, model) {
     return formulaPieces(inNumbers(step, model));
 }
 
+/** @type {(model: BackwardModel, go: (move: (steps: BackwardStep[], at: number) => string) => void) => Element[]} */
 function overviewOf(model, go) {
+    /** @type {(step: BackwardStep, place: number) => HTMLElement} */
     const button = (step, place) => html("button", {
         type: "button", "aria-label": `Step ${place + 1}: ${stepName(step)}`, onclick: () => go(() => step.key),
     }, place + 1);
@@ -144,10 +168,14 @@ function overviewOf(model, go) {
     ];
 }
 
-/** The values of a step as a table, in the shape that they have: one for each cell, column or statistic. */
+/**
+ * The values of a step as a table, in the shape that they have: one for each cell, column or statistic.
+ * @type {(model: BackwardModel, step: BackwardStep) => TableUpdate}
+ */
 function valuesOf(model, step) {
     const { rows, columns, norm } = model.problem;
     const { index } = model.out.partition;
+    /** @type {(value: number) => string} */
     const text = (value) => formatNumber(value);
     if (step.of === "cells") {
         return {
@@ -169,6 +197,7 @@ function valuesOf(model, step) {
     };
 }
 
+/** @type {(model: BackwardModel, name: string) => { rowNames: string[]; columnNames: string[] }} */
 function statisticNames(model, name) {
     const { rows, columns, norm, offsets } = model.problem;
     const samples = ordinalsTo(offsets.length - 1).map((one) => `sample ${one}`);
@@ -181,21 +210,28 @@ function statisticNames(model, name) {
     }[norm.name];
 }
 
+/** @type {(model: BackwardModel, i: number, j: number) => number} */
 function statisticAt(model, i, j) {
     return i * statisticNames(model, "").columnNames.length + j;
 }
 
-/** Why gradients of the chosen cell are 0, at the steps where that would puzzle. */
+/**
+ * Why gradients of the chosen cell are 0, at the steps where that would puzzle.
+ * @type {(model: BackwardModel, key: string) => HTMLElement[]}
+ */
 function reasonsFor(model, key) {
     const { text, at } = reasonInWords(model);
     return text && at.includes(key) ? [html("p", { class: "notice" }, text)] : [];
 }
 
+/** @type {(path: string[]) => string} */
 function wayInWords(path) {
+    /** @type {Record<string, string>} */
     const words = { xhat: "x̂", deviation: "x − mean", times: "x̂ · weight" };
     return path.map((box) => words[box] ?? box).join(" → ");
 }
 
+/** @type {(step: { name: string }) => string} */
 function stepName({ name }) {
     return name.replace("xhat", "x̂");
 }

@@ -10,6 +10,7 @@ goes back along, and its formula with numbers.
 `model` is what backward.js works with: { problem, out, dy, loss, row, column, explained }; `explained` maps the names
 of explanation.js to its steps.
 */
+import { placesWhere } from "#backward/cells.js";
 import { formatNumber } from "#shared/numbers.js";
 
 /** In the address, instead of a step: all of them. */
@@ -19,6 +20,7 @@ const MOST_STEP_TERMS = 6;
 /**
  * title    what comes out, behind its name            why      one or two sentences; both may depend on the norm
  * paths    boxes of the graph, from where to where    numbers  the right side with numbers, given a `writer`
+ * @type {Record<string, StepRule>}
  */
 const STEPS_BACK = {
     dy: {
@@ -117,34 +119,46 @@ const STEPS_BACK = {
 /** Every key that may stand in the address: "dx (through xhat)" is written dx-xhat. */
 export const STEP_KEYS = Object.keys(STEPS_BACK).map(stepKey);
 
+/** @type {(name: string) => string} */
 function stepKey(name) {
     return name.replace(" (through ", "-").replace(")", "");
 }
 
-/** The steps that this normalization has: { key, name, title, why, paths, edges, of, values, symbols }. */
+/**
+ * The steps that this normalization has: { key, name, title, why, paths, edges, of, values, symbols }.
+ * @type {(model: Omit<BackwardModel, "steps">) => BackwardStep[]}
+ */
 export function stepsBack({ problem, explained }) {
     const { norm } = problem;
+    /** @type {(words: string | ((norm: Norm) => string)) => string} */
     const say = (words) => (typeof words === "function" ? words(norm) : words);
     return Object.entries(STEPS_BACK).filter(([name]) => explained.has(name)).map(([name, step]) => {
         const { of, values, formula } = explained.get(name);
         // Without a mean there is no box for x - mean: the path goes straight on.
         const paths = step.paths.filter((path) => norm.center || !path.includes("mean"))
             .map((path) => path.filter((box) => norm.center || box !== "deviation"));
-        return {
+        return /** @type {BackwardStep} */ ({
             key: stepKey(name), name, title: say(step.title), why: say(step.why), of, values, paths,
             edges: [...new Set(paths.flatMap(edgesBack))],
             symbols: symbolsOf(name, formula),
-        };
+        });
     });
 }
 
-/** The edges along a path, by their forward names. */
+/**
+ * The edges along a path, by their forward names.
+ * @type {(path: string[]) => string[]}
+ */
 function edgesBack(path) {
     return path.slice(1).map((box, i) => `${box}-${path[i]}`);
 }
 
-/** explanation.js writes for people; what formula.js cannot read in it becomes words. */
+/**
+ * explanation.js writes for people; what formula.js cannot read in it becomes words.
+ * @type {(name: string, text: string) => string}
+ */
 function symbolsOf(name, text) {
+    /** @type {(one: string) => string} */
     const words = (one) => one.replaceAll(/(\w+) \(through (\w+)\)/g, (_, left, way) =>
         `"${left} through ${way === "xhat" ? "x̂" : way}"`);
     const right = text === "both paths" ? words("dmean (through xhat) + dmean (through var)")
@@ -152,7 +166,10 @@ function symbolsOf(name, text) {
     return `${words(name)} = ${right}`;
 }
 
-/** A step's formula with the numbers of the chosen cell: [all of it, its result], as texts for formula.js. */
+/**
+ * A step's formula with the numbers of the chosen cell: [all of it, its result], as texts for formula.js.
+ * @type {(step: BackwardStep, model: Omit<BackwardModel, "steps">) => string[]}
+ */
 export function inNumbers(step, model) {
     const writer = numberWriter(model);
     const left = step.symbols.split(" = ")[0];
@@ -164,26 +181,34 @@ export function inNumbers(step, model) {
     return [`${left} = ${right}`, `"" ${writer.rounded() ? "≈" : "="} ${shown}`];
 }
 
-/** What formulas with numbers are written with; `rounded` says whether any number was shortened. */
+/**
+ * What formulas with numbers are written with; `rounded` says whether any number was shortened.
+ * @type {(model: Omit<BackwardModel, "steps">) => NumberWriter}
+ */
 function numberWriter(model) {
     const { out, explained, row, column } = model;
     const index = out.partition.index;
     const statistic = index[row][column];
-    const places = out.valid.flatMap((cells, i) => cells.flatMap((real, j) => (real ? [[i, j]] : [])));
+    const places = placesWhere(out.valid, (i, j) => out.valid[i][j]);
     let isRounded = false;
 
+    /** @type {(value: number) => string} */
     const plain = (value) => {
         if (Number(value.toPrecision(4)) !== value) isRounded = true;
         return formatNumber(value);
     };
+    /** @type {(value: number) => string} */
     const factor = (value) => (value < 0 ? `(${plain(value)})` : plain(value));
+    /** @type {(...values: number[]) => string} */
     const product = (...values) => values.map((value, k) => (k ? factor(value) : plain(value))).join(" · ");
     // The sign of a term's first factor becomes the sign in front of the term.
+    /** @type {(values: number[], k: number) => string} */
     const term = (values, k) => {
         const minus = values[0] < 0;
         const text = product(Math.abs(values[0]), ...values.slice(1));
         return k === 0 ? `${minus ? "−" : ""}${text}` : `${minus ? "−" : "+"} ${text}`;
     };
+    /** @type {(cells: Point[], valuesAt: (cell: Point) => number[]) => string} */
     const sum = (cells, valuesAt) => {
         const many = cells.length > MOST_STEP_TERMS;
         const terms = cells.filter((_, k) => !many || k < 3 || k === cells.length - 1)
@@ -191,6 +216,7 @@ function numberWriter(model) {
         if (many) terms.splice(3, 0, '+ "…"');
         return terms.join(" ") || "0";
     };
+    /** @type {(name: string, place?: Point) => number} */
     const of = (name, [i, j] = [row, column]) => {
         const { of: kind, values } = explained.get(name);
         return kind === "cells" ? values[i][j] : kind === "columns" ? values[j] : values[index[i][j]];
@@ -208,17 +234,23 @@ function numberWriter(model) {
     };
 }
 
-/** What boxes of the graph show after so many steps: the value of the chosen cell, and its gradient as far as known. */
+/**
+ * What boxes of the graph show after so many steps: the value of the chosen cell, and its gradient as far as known.
+ * @type {(model: Omit<BackwardModel, "steps">, steps: BackwardStep[], position: number) => Record<string, GraphNumber>}
+ */
 export function numbersInGraph(model, steps, position) {
     const known = new Map(steps.slice(0, position + 1).map((step) => [step.name, step]));
     const { of } = numberWriter(model);
+    /** @type {Record<string, string>} */
     const names = { deviation: "x - mean" };
+    /** @type {Record<string, GraphNumber>} */
     const numbers = { loss: { value: model.total } };
     for (const box of ["x", "mean", "deviation", "var", "rstd", "xhat", "weight", "bias", "y"]) {
         const name = names[box] ?? box;
         if (model.explained.has(name)) numbers[box] = { value: of(name) };
     }
     numbers.times = { value: of("xhat") * of("weight") };
+    /** @type {(box: string, name: string) => [number, string] | null} */
     const gradientOf = (box, name) => {
         if (known.has(name)) return [of(name), name.replace("xhat", "x̂")];
         const parts = [...known.keys()].filter((one) => one.startsWith(`${name} (`));

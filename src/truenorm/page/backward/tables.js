@@ -11,19 +11,22 @@ Tables of numbers that are updated in place: a new number changes one text, not 
 import { parseBlock } from "#shared/blocks.js";
 import { html, putText, scrollBox } from "#shared/elements.js";
 
+/** @type {Record<string, Point>} */
 const CELL_ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [1, 0] };
 
+/** @type {(options: { onchoose: OnChoose }) => View<TableUpdate>} */
 export function valueTable({ onchoose }) {
     return updatedTable({ makeCell: () => html("td"), show: putText, onchoose });
 }
 
+/** @type {(options: { onchoose: OnChoose }) => View<TableUpdate>} */
 export function choiceTable({ onchoose }) {
     const { element, update, cellByKey } = updatedTable({
         role: "grid",
         makeCell: () => html("td", { role: "gridcell", tabindex: "-1" }),
         show: (cell, text, { chosen }) => {
             putText(cell, text);
-            cell.setAttribute("aria-selected", chosen);
+            cell.setAttribute("aria-selected", String(chosen));
             cell.tabIndex = chosen ? 0 : -1;
         },
         onchoose,
@@ -38,6 +41,10 @@ export function choiceTable({ onchoose }) {
     return { element, update };
 }
 
+/**
+ * @type {(options: { label: string; onchoose: OnChoose; onentry: (row: number, column: number, texts: string[][]) =>
+ *     void }) => View<TableUpdate>}
+ */
 export function entryTable({ label, onchoose, onentry }) {
     const { element, update, cellByKey } = updatedTable({
         makeCell: (i, j) => html("td", { class: "entry" }, html("input", {
@@ -53,7 +60,7 @@ export function entryTable({ label, onchoose, onentry }) {
             },
         })),
         show: (cell, text, { editable, bad }) => {
-            const [input] = cell.children;
+            const input = cell.querySelector("input");
             if (input.value !== text) input.value = text;
             input.readOnly = !editable;
             if (bad) input.setAttribute("aria-invalid", "true");
@@ -62,33 +69,43 @@ export function entryTable({ label, onchoose, onentry }) {
         onchoose,
     });
     element.addEventListener("keydown", (event) => {
-        const { selectionStart, selectionEnd, value } = event.target;
+        const { selectionStart, selectionEnd, value } = /** @type {HTMLInputElement} */ (event.target);
         // Left and right leave a cell only at the end of its text.
         if (event.key === "ArrowLeft" && !(selectionStart === 0 && selectionEnd === 0)) return;
         if (event.key === "ArrowRight" && selectionStart !== value.length) return;
         const goal = cellByKey(event);
         if (!goal) return;
         event.preventDefault();
-        goal.cell.firstChild.focus();
-        goal.cell.firstChild.select();
+        const input = goal.cell.querySelector("input");
+        input.focus();
+        input.select();
     });
     return { element, update };
 }
 
+/**
+ * @type {(options: UpdatedTable) => View<TableUpdate> & { cellByKey(event: KeyboardEvent): { place: Point; cell:
+ *     HTMLElement } | null }}
+ */
 function updatedTable({ role = null, makeCell, show, onchoose }) {
     const [caption, head, body] = [html("caption"), html("thead"), html("tbody")];
     const table = html("table", { class: "numbers", role }, caption, head, body);
     const element = scrollBox("", table);
+    /** @type {WeakMap<HTMLElement, string>} */
     const drawn = new WeakMap();
+    /** @type {HTMLElement[][]} */
     let cells = [];
+    /** @type {string | null} */
     let built = null;
+    /** @type {HTMLElement | null} */
     let revealed = null;
 
     body.addEventListener("click", (event) => {
-        const place = placeOf(event.target.closest("td"));
+        const place = placeOf(/** @type {Element} */ (event.target).closest("td"));
         if (place) onchoose(...place);
     });
 
+    /** @type {(rowNames: string[], columnNames: string[]) => void} */
     function build(rowNames, columnNames) {
         cells = rowNames.map((_, i) => columnNames.map((_, j) => makeCell(i, j)));
         const corner = html("th", { scope: "col" }, html("span", { class: "unseen" }, "row"));
@@ -97,12 +114,14 @@ function updatedTable({ role = null, makeCell, show, onchoose }) {
             html("tr", {}, html("th", { scope: "row" }, name), cells[i])));
     }
 
+    /** @type {(shown: TableUpdate) => void} */
     function update({ caption: words, rowNames, columnNames, texts, classes, chosen = () => false, bad = () => false,
         editable = false }) {
         const names = JSON.stringify([rowNames, columnNames]);
         if (names !== built) build(rowNames, columnNames);
         built = names;
         putText(caption, words);
+        /** @type {HTMLElement | null} */
         let goal = null;
         element.setAttribute("aria-label", words);
         cells.forEach((row, i) => row.forEach((cell, j) => {
@@ -120,16 +139,21 @@ function updatedTable({ role = null, makeCell, show, onchoose }) {
         revealed = goal;
     }
 
+    /** @type {(cell: HTMLElement) => Point | null} */
     function placeOf(cell) {
         const i = cells.findIndex((row) => row.includes(cell));
         return i < 0 ? null : [i, cells[i].indexOf(cell)];
     }
 
-    /** The cell that a key leads to from the one that has the focus: { place, cell }, or null. */
+    /**
+     * The cell that a key leads to from the one that has the focus: { place, cell }, or null.
+     * @type {(event: KeyboardEvent) => { place: Point; cell: HTMLElement } | null}
+     */
     function cellByKey(event) {
         const way = CELL_ARROWS[event.key];
-        const from = placeOf(event.target.closest("td"));
+        const from = placeOf(/** @type {Element} */ (event.target).closest("td"));
         if (!way || !from || event.ctrlKey || event.metaKey || event.altKey) return null;
+        /** @type {Point} */
         const place = [from[0] + way[0], from[1] + way[1]];
         const cell = cells[place[0]]?.[place[1]];
         return cell ? { place, cell } : null;
@@ -137,7 +161,10 @@ function updatedTable({ role = null, makeCell, show, onchoose }) {
     return { element, update, cellByKey };
 }
 
-/** Scrolls the box, and never the page, as far as it takes to see the cell beside the names of rows and columns. */
+/**
+ * Scrolls the box, and never the page, as far as it takes to see the cell beside the names of rows and columns.
+ * @type {(box: Element, cell: Element) => void}
+ */
 function reveal(box, cell) {
     const [outer, inner] = [box.getBoundingClientRect(), cell.getBoundingClientRect()];
     const [width, height] = [inner.width, inner.height];

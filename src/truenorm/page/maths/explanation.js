@@ -13,6 +13,7 @@ import { backwardSums, cellsOf, dxhatOf, forward, ratio, sumStatistics } from "#
 /**
  * Every intermediate of `forward` and, with `dy`, of `backward`, each path alone: the twin of explanation.py.
  * A list of steps { part, name, formula, of, values }; `of` is "cells" (values are rows), "statistics" or "columns".
+ * @type {(x: number[][], norm: Norm, options?: Affine & Masking & { dy?: number[][] | null }) => ExplainedStep[]}
  */
 export function explain(x, norm, { weight = null, bias = null, valid, offsets, dy = null } = {}) {
     const out = forward(x, norm, { weight, bias, valid, offsets });
@@ -20,8 +21,10 @@ export function explain(x, norm, { weight = null, bias = null, valid, offsets, d
     return dy === null ? steps : [...steps, ...backwardSteps(dy, out)];
 }
 
+/** @type {(out: ForwardResult) => ExplainedStep[]} */
 function forwardSteps(out) {
     const { norm, moments } = out;
+    /** @type {(name: string, formula: string, of: "cells" | "statistics" | "columns", values: any) => ExplainedStep} */
     const step = (name, formula, of, values) => ({ part: "forward", name, formula, of, values });
     const steps = [
         step("x", "the input", "cells", out.x),
@@ -41,8 +44,10 @@ function forwardSteps(out) {
     return [...steps, step("y", affine, "cells", out.y)];
 }
 
+/** @type {(dy: number[][], out: ForwardResult) => ExplainedStep[]} */
 function backwardSteps(dy, out) {
     const { norm, moments, rstd } = out;
+    /** @type {(name: string, formula: string, of: "cells" | "statistics" | "columns", values: any) => ExplainedStep} */
     const step = (name, formula, of, values) => ({ part: "backward", name, formula, of, values });
     const deviations = centered(out);
     const sums = backwardSums(dy, out);
@@ -92,14 +97,17 @@ function backwardSteps(dy, out) {
     ];
 }
 
+/** @type {(out: ForwardResult) => number[][]} */
 function centered(out) {
     return cellsOf(out, (i, j, s) => out.x[i][j] - out.moments.mean[s]);
 }
 
+/** @type {(norm: Norm) => string} */
 function inWords(norm) {
     return norm.center ? "(x - mean)" : "x";
 }
 
+/** @type {(norm: Norm) => string} */
 function degreesInWords(norm) {
     return norm.ddof ? "(count - 1)" : "count";
 }

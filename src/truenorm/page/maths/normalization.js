@@ -17,7 +17,10 @@ Conventions: what there is one of for each statistic (count, mean, m2, var, rstd
 not valid are never read into arithmetic: NaN there changes nothing; y, xhat and dx are 0 there.
 */
 
-/** What a normalization is: axes b (samples), t (rows of a sample), c (columns); brackets mark those averaged over. */
+/**
+ * What a normalization is: axes b (samples), t (rows of a sample), c (columns); brackets mark those averaged over.
+ * @type {Record<NormName, { title: string; pattern: string; center: boolean; each: string }>}
+ */
 export const NORMS = {
     batch: { title: "Batch", pattern: "[b t] c", center: true, each: "column" },
     layer: { title: "Layer", pattern: "b t [c]", center: true, each: "row" },
@@ -26,7 +29,10 @@ export const NORMS = {
     rms: { title: "RMS", pattern: "b t [c]", center: false, each: "row" },
 };
 
-/** A normalization with its conventions; `groups` matters to group norm alone. RMS has ddof 0: it estimates no mean. */
+/**
+ * A normalization with its conventions; `groups` matters to group norm alone. RMS has ddof 0: it estimates no mean.
+ * @type {(name: NormName, options?: Partial<Norm>) => Norm}
+ */
 export function describe(name, { eps = 1e-5, ddof = 0, eps_at = "var", groups = 1 } = {}) {
     const { pattern, center } = NORMS[name];
     return { name, pattern, center, eps, ddof: center ? ddof : 0, eps_at, groups };
@@ -35,9 +41,11 @@ export function describe(name, { eps = 1e-5, ddof = 0, eps_at = "var", groups = 
 /**
  * Which cells share a statistic: a normalization is a set of axes.
  * Returns { size, index }: how many statistics there are, and for each cell which one is its own.
+ * @type {(norm: Norm, rows: number, columns: number, offsets?: number[]) => Partition}
  */
 export function partition(norm, rows, columns, offsets = [0, rows]) {
     const width = columns / norm.groups;
+    /** @type {Record<NormName, { size: number; of: (sample: number, row: number, column: number) => number }>} */
     const rules = {
         batch: { size: columns, of: (sample, row, column) => column },
         layer: { size: rows, of: (sample, row) => row },
@@ -52,6 +60,7 @@ export function partition(norm, rows, columns, offsets = [0, rows]) {
         throw new RangeError(`group: columns that ${norm.groups} groups share equally, got ${columns}.`);
     }
     const { size, of } = rules[norm.name];
+    /** @type {number[][]} */
     const index = [];
     for (let row = 0, sample = 0; row < rows; row++) {
         while (row >= offsets[sample + 1]) sample++;
@@ -63,30 +72,42 @@ export function partition(norm, rows, columns, offsets = [0, rows]) {
 /**
  * Moments { count, mean, m2 } of the real cells, for each statistic. Nothing valid: 0, 0 and 0.
  * `part` is what `partition` returns, for those who have it.
+ * @type {(x: number[][], norm: Norm, options?: Masking & { part?: Partition }) => Moments}
  */
 export function measure(x, norm, { valid, offsets, part = partition(norm, x.length, columnsOf(x), offsets) } = {}) {
     const { size, index } = part;
     const real = validCells(x, valid);
+    /** @type {[value: number, weight: number, statistic: number][]} */
     const cells = [];
     x.forEach((row, i) => row.forEach((value, j) => real[i][j] && cells.push([value, 1, index[i][j]])));
     return weigh(cells, size, norm.center);
 }
 
-/** The moments of all parts together, whatever the partition and the order; empty parts change no bit. */
+/**
+ * The moments of all parts together, whatever the partition and the order; empty parts change no bit.
+ * @type {(...parts: Moments[]) => Moments}
+ */
 export function merge(...parts) {
     const size = parts[0].count.length;
-    const means = parts.flatMap((part) => part.mean.map((mean, s) => [mean, part.count[s], s]));
+    /** @type {(readonly [mean: number, count: number, statistic: number])[]} */
+    const means = parts.flatMap((part) => part.mean.map((mean, s) => /** @type {const} */ ([mean, part.count[s], s])));
     const merged = weigh(means.filter(([, count]) => count > 0), size, true);
     parts.forEach((part) => part.m2.forEach((m2, s) => part.count[s] > 0 && (merged.m2[s] += m2)));
     return merged;
 }
 
-/** var = m2 / (count - ddof); 0 where count <= ddof. */
+/**
+ * var = m2 / (count - ddof); 0 where count <= ddof.
+ * @type {(moments: Moments, ddof: number) => number[]}
+ */
 export function varianceOf(moments, ddof) {
     return moments.m2.map((m2, s) => ratio(m2, moments.count[s] - ddof));
 }
 
-/** rstd: the one place where eps and ddof are applied. 0 where there is no variance to divide by. */
+/**
+ * rstd: the one place where eps and ddof are applied. 0 where there is no variance to divide by.
+ * @type {(moments: Moments, norm: Norm) => number[]}
+ */
 export function inverseDeviation(moments, norm) {
     return varianceOf(moments, norm.ddof).map((variance, s) => {
         const deviation = norm.eps_at === "var" ? Math.sqrt(variance + norm.eps) : Math.sqrt(variance) + norm.eps;
@@ -97,11 +118,13 @@ export function inverseDeviation(moments, norm) {
 /**
  * y = (x - mean) * rstd * weight + bias, with the statistics of the real cells alone.
  * Moments that are given are used instead of x's own, and are constants to `backward`.
+ * @type {(x: number[][], norm: Norm, options?: Affine & Masking & { moments?: Moments }) => ForwardResult}
  */
 export function forward(x, norm, { weight = null, bias = null, valid, offsets, moments } = {}) {
     const given = moments ?? null;
     const part = partition(norm, x.length, columnsOf(x), offsets);
     const used = given ?? measure(x, norm, { valid, part });
+    /** @type {ForwardResult} */
     const out = {
         x, norm, weight, bias, offsets, given,
         moments: used,
@@ -109,13 +132,17 @@ export function forward(x, norm, { weight = null, bias = null, valid, offsets, m
         valid: validCells(x, valid),
         var: varianceOf(used, norm.ddof),
         rstd: inverseDeviation(used, norm),
+        xhat: [], y: [], // from the above
     };
     out.xhat = cellsOf(out, (i, j, s) => (x[i][j] - used.mean[s]) * out.rstd[s]);
     out.y = cellsOf(out, (i, j) => out.xhat[i][j] * (weight?.[j] ?? 1) + (bias?.[j] ?? 0));
     return out;
 }
 
-/** The sums that the gradient needs: of this part alone, to be added to those of other parts. */
+/**
+ * The sums that the gradient needs: of this part alone, to be added to those of other parts.
+ * @type {(dy: number[][], out: ForwardResult) => BackwardSums}
+ */
 export function backwardSums(dy, out) {
     const dxhat = dxhatOf(dy, out);
     const dy_xhat = cellsOf(out, (i, j) => dy[i][j] * out.xhat[i][j]);
@@ -127,7 +154,10 @@ export function backwardSums(dy, out) {
     };
 }
 
-/** { dx, dweight, dbias }. With `sums`, x is a part of a whole whose moments were given and whose sums these are. */
+/**
+ * { dx, dweight, dbias }. With `sums`, x is a part of a whole whose moments were given and whose sums these are.
+ * @type {(dy: number[][], out: ForwardResult, options?: { sums?: BackwardSums | null }) => Gradients}
+ */
 export function backward(dy, out, { sums = null } = {}) {
     const { moments, norm, rstd, xhat } = out;
     const constant = out.given !== null && sums === null;
@@ -146,6 +176,8 @@ export function backward(dy, out, { sums = null } = {}) {
  * Σ w, Σ w v / Σ w and Σ w (v - mean)² of [value, weight, statistic].
  * The mean starts at the largest value and twice takes up the mean of what is left over: equal values leave nothing
  * over, so their mean is exactly their value. Never E[x²] - E[x]², which loses everything when the mean is large.
+ * @type {(values: (readonly [value: number, weight: number, statistic: number])[], size: number, center: boolean) =>
+ *     Moments}
  */
 function weigh(values, size, center) {
     const count = new Array(size).fill(0);
@@ -165,45 +197,65 @@ function weigh(values, size, center) {
     return { count, mean, m2 };
 }
 
-/** -2 drstd/dvar / rstd³: 1 for sqrt(var + eps), (std + eps) / std for std + eps; 0 where m2 is 0. */
+/**
+ * -2 drstd/dvar / rstd³: 1 for sqrt(var + eps), (std + eps) / std for std + eps; 0 where m2 is 0.
+ * @type {(out: ForwardResult, s: number) => number}
+ */
 function epsOutside(out, s) {
     const std = Math.sqrt(out.var[s]);
     return out.norm.eps_at === "var" ? 1 : ratio(std + out.norm.eps, std);
 }
 
-/** The gradient at xhat: dy * weight. */
+/**
+ * The gradient at xhat: dy * weight.
+ * @type {(dy: number[][], out: ForwardResult) => number[][]}
+ */
 export function dxhatOf(dy, out) {
     return cellsOf(out, (i, j) => dy[i][j] * (out.weight?.[j] ?? 1));
 }
 
-/** A table of `of(row, column, statistic)` at the valid cells, 0 elsewhere. */
+/**
+ * A table of `of(row, column, statistic)` at the valid cells, 0 elsewhere.
+ * @type {(out: ForwardResult, of: (row: number, column: number, statistic: number) => number) => number[][]}
+ */
 export function cellsOf(out, of) {
     return out.partition.index.map((row, i) => row.map((s, j) => (out.valid[i][j] ? of(i, j, s) : 0)));
 }
 
-/** The sum of a table's cells for each statistic. */
+/**
+ * The sum of a table's cells for each statistic.
+ * @type {(out: ForwardResult, table: number[][]) => number[]}
+ */
 export function sumStatistics(out, table) {
     const sums = new Array(out.partition.size).fill(0);
     out.partition.index.forEach((row, i) => row.forEach((s, j) => (sums[s] += table[i][j])));
     return sums;
 }
 
+/** @type {(out: ForwardResult, table: number[][]) => number[]} */
 function sumColumns(out, table) {
     const sums = new Array(columnsOf(out.x)).fill(0);
     out.valid.forEach((row, i) => row.forEach((real, j) => real && (sums[j] += table[i][j])));
     return sums;
 }
 
-/** `valid` as rows of booleans, one a cell. */
+/**
+ * `valid` as rows of booleans, one a cell.
+ * @type {(x: number[][], valid?: Valid) => boolean[][]}
+ */
 function validCells(x, valid) {
     return x.map((row, i) => row.map((_, j) => Boolean(Array.isArray(valid?.[i]) ? valid[i][j] : valid?.[i] ?? true)));
 }
 
+/** @type {(x: number[][]) => number} */
 function columnsOf(x) {
     return x[0]?.length ?? 0;
 }
 
-/** above / below, 0 where below is not positive. */
+/**
+ * above / below, 0 where below is not positive.
+ * @type {(above: number, below: number) => number}
+ */
 export function ratio(above, below) {
     return below > 0 ? above / below : 0;
 }

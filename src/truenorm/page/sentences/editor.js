@@ -2,18 +2,24 @@
 What is typed into the part "sentences": the texts of the sentences and the numbers of their words. What cannot be read
 is marked where it stands, and kept as it was typed.
 */
-import { MOST_WORDS, SENTENCE_FIELDS, respell } from "#sentences/padding.js";
+import { MOST_WORDS, SENTENCE_NAMES, respell } from "#sentences/padding.js";
 import { uniqueId } from "#shared/controls.js";
 import { announce, html, putText, scrollBox } from "#shared/elements.js";
 import { formatNumber, readNumber } from "#shared/numbers.js";
 
 export const ORDINALS = ["first", "second"];
-const FIELDS_OF_SENTENCES = Object.keys(SENTENCE_FIELDS);
+/** @type {Record<string, number>} */
+const WAYS = { ArrowUp: -1, ArrowDown: 1, Enter: 1 };
 
-/** The text of a sentence, and the embeddings of its words. */
+/**
+ * The text of a sentence, and the embeddings of its words.
+ * @type {(state: State, sentence: number) => { element: HTMLElement; draw(model: SentencesModel): void } & { text:
+ *     HTMLElement }}
+ */
 export function sentenceEditor(state, sentence) {
     const [id, sentenceProblem, cellProblem] = [uniqueId(), uniqueId(), uniqueId()];
-    const field = FIELDS_OF_SENTENCES[sentence];
+    const field = SENTENCE_NAMES[sentence];
+    /** @type {HTMLInputElement} */
     const text = html("input", {
         type: "text", id, autocomplete: "off", spellcheck: "false", "aria-describedby": sentenceProblem,
         oninput: () => {
@@ -33,16 +39,19 @@ export function sentenceEditor(state, sentence) {
         scrollBox(`Embeddings, ${ORDINALS[sentence]} sentence`, html("table", { class: "numbers" }, caption, body)),
         problem,
     );
+    /** @type {string[][] | null} */
     let seen = null; // the words that the text stands for: it is written anew only when others come from elsewhere
 
+    /** @type {(words: string[]) => void} */
     function complain(words) {
         const kept = quoted(state.get(field).map(([word]) => word).join(" "));
         const tooMany = `There is room for ${MOST_WORDS} words: the others are left out.`;
         showProblem(complaint, !words.length ? `A sentence has one word at least. Until it has, ${kept} stays.`
             : words.length > MOST_WORDS ? tooMany : "");
-        text.setAttribute("aria-invalid", complaint.textContent !== "");
+        text.setAttribute("aria-invalid", String(complaint.textContent !== ""));
     }
 
+    /** @type {(model: SentencesModel) => void} */
     function draw({ words, computed, watched }) {
         const own = words.filter((one) => one.sentence === sentence);
         if (state.get(field) !== seen) {
@@ -65,12 +74,15 @@ export function sentenceEditor(state, sentence) {
     return { text: html("div", { class: "editor" }, label, text, complaint), element, draw };
 }
 
-/** Other words for a sentence; the watched word stays the watched one wherever it goes. */
+/**
+ * Other words for a sentence; the watched word stays the watched one wherever it goes.
+ * @type {(state: State, sentence: number, words: string[]) => void}
+ */
 function changeWords(state, sentence, words) {
-    const field = FIELDS_OF_SENTENCES[sentence];
+    const field = SENTENCE_NAMES[sentence];
     const before = state.get(field);
     const after = respell(before, words);
-    const ahead = sentence === 0 ? 0 : state.get(FIELDS_OF_SENTENCES[0]).length;
+    const ahead = sentence === 0 ? 0 : state.get(SENTENCE_NAMES[0]).length;
     const place = state.get("sentences.watched") - ahead;
     let watched = place;
     if (place >= before.length) watched = place + after.length - before.length;
@@ -81,12 +93,17 @@ function changeWords(state, sentence, words) {
     state.set({ [field]: after, "sentences.watched": watched + ahead });
 }
 
-/** A cell for one number of a word: text `slot` of its row in the state. Up and down go to the words around it. */
+/**
+ * A cell for one number of a word: text `slot` of its row in the state. Up and down go to the words around it.
+ * @type {(state: State, word: Word, slot: number) => HTMLInputElement}
+ */
 export function numberCell(state, { sentence, position }, slot) {
-    const field = FIELDS_OF_SENTENCES[sentence];
+    const field = SENTENCE_NAMES[sentence];
+    /** @type {HTMLInputElement} */
     const input = html("input", {
         type: "text", inputmode: "decimal", autocomplete: "off", class: "cell", "data-slot": slot,
         oninput: () => {
+            /** @type {(row: string[]) => string[]} */
             const change = (row) => row.map((text, i) => (i === slot ? input.value : text));
             state.set({ [field]: state.get(field).map((row, i) => (i === position ? change(row) : row)) });
             if (slot <= 3 && state.get("sentences.rows") === "given") { // or else nothing would seem to happen
@@ -94,10 +111,11 @@ export function numberCell(state, { sentence, position }, slot) {
                 announce("Rows are now computed by self-attention from the embeddings.");
             }
         },
-        onkeydown: (event) => {
-            const step = { ArrowUp: -1, ArrowDown: 1, Enter: 1 }[event.key];
+        onkeydown: (/** @type {KeyboardEvent} */ event) => {
+            const step = WAYS[event.key];
             if (step === undefined) return;
-            const column = [...input.closest("table").querySelectorAll(`[data-slot="${slot}"]`)];
+            const column = [...input.closest("table").querySelectorAll("input")]
+                .filter((one) => one.dataset.slot === String(slot));
             const goal = column[column.indexOf(input) + step];
             event.preventDefault();
             goal?.focus();
@@ -107,7 +125,11 @@ export function numberCell(state, { sentence, position }, slot) {
     return input;
 }
 
-/** A row of a table whose first cell is a word and whose others are inputs, or plain cells. */
+/**
+ * A row of a table whose first cell is a word and whose others are inputs, or plain cells.
+ * @type {(row: HTMLTableRowElement, word: Word, texts: string[], what: string, watched: boolean, problem: string) =>
+ *     void}
+ */
 export function showWordRow(row, { word, row: values, valid }, texts, what, watched, problem) {
     const [head, ...cells] = row.cells;
     row.classList.toggle("watched", watched);
@@ -122,13 +144,16 @@ export function showWordRow(row, { word, row: values, valid }, texts, what, watc
         const wrong = Number.isNaN(readNumber(texts[column]));
         if (input.value !== texts[column]) input.value = texts[column];
         input.setAttribute("aria-label", `${word}, ${what}, number ${column + 1}`);
-        input.setAttribute("aria-invalid", wrong);
+        input.setAttribute("aria-invalid", String(wrong));
         if (wrong) input.setAttribute("aria-describedby", problem);
         else input.removeAttribute("aria-describedby");
     });
 }
 
-/** What cannot be read as a number, and where it stands; "" if all can. */
+/**
+ * What cannot be read as a number, and where it stands; "" if all can.
+ * @type {(rule: string, words: Word[], textsOf: (word: Word) => string[]) => string}
+ */
 export function unreadable(rule, words, textsOf) {
     const found = words.flatMap((one) => textsOf(one).flatMap((text, column) => {
         if (!Number.isNaN(readNumber(text))) return [];
@@ -138,20 +163,26 @@ export function unreadable(rule, words, textsOf) {
     return found.length ? `${rule}${found.join(", ")}.` : "";
 }
 
+/** @type {(element: HTMLElement, text: string) => void} */
 export function showProblem(element, text) {
     putText(element, text);
     element.hidden = text === "";
 }
 
+/** @type {(word: string) => string[]} */
 export function marked(word) {
     return ["▸ ", word];
 }
 
-/** A word inside of a sentence; a very long one is cut. */
+/**
+ * A word inside of a sentence; a very long one is cut.
+ * @type {(word: string) => string}
+ */
 export function quoted(word) {
     return `“${shortened(word)}”`;
 }
 
+/** @type {(word: string) => string} */
 export function shortened(word) {
     const letters = [...word];
     return letters.length > 24 ? `${letters.slice(0, 20).join("")}…` : word;

@@ -10,6 +10,7 @@ import { copyButtons } from "#shared/copy.js";
 import { html, scrollBox } from "#shared/elements.js";
 import { formatNumber } from "#shared/numbers.js";
 
+/** @type {Record<MethodName, { heading: string; unpadded?: string; how: string; still: string }>} */
 const CARD_WORDS = {
     counted: {
         heading: "4. So the mean shrinks, and every word moves",
@@ -32,7 +33,11 @@ const CARD_WORDS = {
     },
 };
 
-/** One method: its statistics, the watched row without and with padding, and how far it moved. */
+/**
+ * One method: its statistics, the watched row without and with padding, and how far it moved.
+ * @type {(name: MethodName, read: () => SentencesModel, fill: () => number) => { element: HTMLElement; draw(model:
+ *     SentencesModel): void }}
+ */
 export function methodCard(name, read, fill) {
     const method = METHODS[name];
     const { heading, unpadded = heading, how, still } = CARD_WORDS[name];
@@ -47,15 +52,19 @@ export function methodCard(name, read, fill) {
         scrollBox(heading, table),
         copyButtons(codesFor(() => ({ ...stackRows(read(), method, fill()), norm: method.norm }))),
     );
+    /** @type {(model: SentencesModel) => void} */
     const draw = (model) => {
         const { word } = model.words[model.watched];
         const watched = normalizeWatched(model, method, fill());
         title.textContent = paddingRows(model.lengths, fill()) === 0 ? unpadded : heading;
         const perRow = method.norm.name === "layer";
+        /** @type {(values: number[], show?: (value: number) => string) => HTMLElement[]} */
         const cells = (values, show = formatNumber) =>
             values.map((value, j) => html("td", {}, watched.valid[j] ? show(value) : "–"));
+        /** @type {(values: number[]) => Child} */
         const statistics = (values) =>
             (perRow ? html("td", { colspan: 3 }, formatNumber(values[0])) : cells(values));
+        /** @type {(label: string, content: Child, kind?: string | false) => HTMLElement} */
         const line = (label, content, kind = false) =>
             html("tr", { class: kind }, html("th", { scope: "row" }, label), content);
         body.replaceChildren(
@@ -81,11 +90,16 @@ export function methodCard(name, read, fill) {
     return { element, draw };
 }
 
+/** @type {(value: number) => string} */
 function signedNumber(value) {
     return value > 0 ? `+${formatNumber(value)}` : formatNumber(value);
 }
 
-/** How far the watched word moves, against the padding. */
+/**
+ * How far the watched word moves, against the padding.
+ * @type {(state: State, read: () => SentencesModel, fill: () => number) => { element: HTMLElement; draw(model:
+ *     SentencesModel): void }}
+ */
 export function driftChart(state, read, fill) {
     const chart = lineChart({
         title: "How far the watched word moves", xLabel: "rows of padding", yLabel: "moved by", height: 240,
@@ -93,7 +107,9 @@ export function driftChart(state, read, fill) {
     });
     const note = html("p", { class: "note" }, "Two of the three lines lie on 0, one upon the other.");
     let drawn = "";
+    /** @type {Series[]} */
     let series = [];
+    /** @type {(model: SentencesModel) => void} */
     const draw = (model) => {
         const now = JSON.stringify([model.words.map(({ row }) => row), model.lengths, model.watched]);
         if (now !== drawn) { // the curve does not depend on the slider
@@ -106,11 +122,15 @@ export function driftChart(state, read, fill) {
     return { element: html("div", { class: "drift" }, chart.element, note), draw };
 }
 
+/** @type {(row: MovedRow) => string} */
 export function movedInWords({ moved }) {
     return Number.isNaN(moved) ? "–" : formatNumber(moved);
 }
 
-/** Why there is no saying how far a row moved. */
+/**
+ * Why there is no saying how far a row moved.
+ * @type {(row: WatchedRow) => string}
+ */
 export function whyUnknown({ valid }) {
     return valid.some(Boolean) ? "meets numbers too large to compute with" : "cannot be read yet";
 }

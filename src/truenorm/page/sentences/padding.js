@@ -30,22 +30,38 @@ const HOW_ARE_YOU = [
     ["today", "0.11", "0.4", "0.54", "9.9", "2.3", "6.5"],
 ];
 
-/** The fields of the two sentences, and their values at the start. */
+/**
+ * The fields of the two sentences, and their values at the start.
+ * @type {Record<SentenceField, string[][]>}
+ */
 export const SENTENCE_FIELDS = { "sentences.first": HI_NITISH, "sentences.second": HOW_ARE_YOU };
 
-/** Every field of this part, and its value at the start. "How" is word 2 of all. */
+export const SENTENCE_NAMES = /** @type {SentenceField[]} */ (Object.keys(SENTENCE_FIELDS));
+
+/**
+ * Every field of this part, and its value at the start. "How" is word 2 of all.
+ * @type {Partial<Fields>}
+ */
 export const SENTENCES_START = {
     ...SENTENCE_FIELDS, "sentences.rows": "given", "sentences.fill": 1, "sentences.watched": 2,
 };
 
-/** What they differ in: which numbers share a mean, and whether padding is among them. `hue` is that of their curve. */
+/**
+ * What they differ in: which numbers share a mean, and whether padding is among them. `hue` is that of their curve.
+ * @type {Record<MethodName, Method>}
+ */
 export const METHODS = {
     counted: { title: "Batch norm, padding counted", norm: describe("batch"), countsPadding: true, hue: 1 },
     layer: { title: "Layer norm", norm: describe("layer"), countsPadding: true, hue: 3 },
     valid: { title: "Batch norm, real rows only", norm: describe("batch"), countsPadding: false, hue: 0 },
 };
 
-/** Words with all their numbers; at least one, and none with a space in it. */
+export const METHOD_NAMES = /** @type {MethodName[]} */ (Object.keys(METHODS));
+
+/**
+ * Words with all their numbers; at least one, and none with a space in it.
+ * @type {Codec<string[][]>}
+ */
 const sentenceCodec = {
     encode: textTable.encode,
     decode: (text) => {
@@ -56,8 +72,9 @@ const sentenceCodec = {
     },
 };
 
+/** @type {(state: State) => void} */
 export function defineSentences(state) {
-    for (const [name, words] of Object.entries(SENTENCE_FIELDS)) state.field(name, sentenceCodec, words);
+    for (const name of SENTENCE_NAMES) state.field(name, sentenceCodec, SENTENCE_FIELDS[name]);
     state.field("sentences.rows", choice("given", "computed"), SENTENCES_START["sentences.rows"]);
     state.field("sentences.fill", wholeBetween(0, MOST_FILL), SENTENCES_START["sentences.fill"]);
     state.field("sentences.watched", wholeBetween(0, 2 * MOST_WORDS - 1), SENTENCES_START["sentences.watched"]);
@@ -69,14 +86,18 @@ export function defineSentences(state) {
  * lengths    how many words each sentence has
  * computed   whether rows come from the embeddings by self-attention
  * watched    the place of the watched word among the words
+ * @type {(state: State) => SentencesModel}
  */
 export function readSentences(state) {
     const computed = state.get("sentences.rows") === "computed";
-    const sentences = Object.keys(SENTENCE_FIELDS).map((name, sentence) =>
-        state.get(name).map(([word, ...texts], position) => ({
-            word, sentence, position, embedding: texts.slice(0, FEATURES), given: texts.slice(FEATURES), weights: [],
+    /** @type {Word[][]} */
+    const sentences = SENTENCE_NAMES.map((name, sentence) =>
+        state.get(name).map(([word, ...texts], position) => /** @type {Word} */ ({
+            word, sentence, position, embedding: texts.slice(0, FEATURES), given: texts.slice(FEATURES),
+            row: [], valid: [], weights: [], // see below
         })));
-    for (const words of sentences) computed ? attend(words) : words.forEach(takeGiven);
+    if (computed) sentences.forEach(attend);
+    else sentences.flat().forEach(takeGiven);
     const words = sentences.flat();
     return {
         words, computed,
@@ -85,12 +106,16 @@ export function readSentences(state) {
     };
 }
 
+/** @type {(one: Word) => void} */
 function takeGiven(one) {
     one.row = one.given.map(readNumber);
     one.valid = one.row.map(Number.isFinite);
 }
 
-/** A word whose embedding is not three numbers is left out: others do not attend to it, and its row is not valid. */
+/**
+ * A word whose embedding is not three numbers is left out: others do not attend to it, and its row is not valid.
+ * @type {(words: Word[]) => void}
+ */
 function attend(words) {
     const whole = words.filter(({ embedding }) => embedding.every((text) => Number.isFinite(readNumber(text))));
     const embeddings = whole.map(({ embedding }) => embedding.map(readNumber));
@@ -103,13 +128,19 @@ function attend(words) {
     }
 }
 
-/** How many rows of zeros stand behind each sentence. */
+/**
+ * How many rows of zeros stand behind each sentence.
+ * @type {(lengths: number[], fill: number) => number[]}
+ */
 export function paddingOfEach(lengths, fill) {
     const extent = Math.max(...lengths) + fill - 1;
     return lengths.map((length) => (fill === 0 ? 0 : extent - length));
 }
 
-/** How many rows of zeros there are in all. */
+/**
+ * How many rows of zeros there are in all.
+ * @type {(lengths: number[], fill: number) => number}
+ */
 export function paddingRows(lengths, fill) {
     return paddingOfEach(lengths, fill).reduce((a, b) => a + b, 0);
 }
@@ -117,9 +148,12 @@ export function paddingRows(lengths, fill) {
 /**
  * The stack of rows as forward() takes it: { x, valid, places }. `places` says where each word's row stands. Padding
  * is valid where it is counted, and then it is what it holds: zeros.
+ * @type {(model: SentencesModel, method: { countsPadding: boolean }, fill: number) => { x: number[][]; valid:
+ *     boolean[][]; places: number[] }}
  */
 export function stackRows({ words, lengths }, { countsPadding }, fill) {
-    const [x, valid, places] = [[], [], []];
+    /** @type {ReturnType<typeof stackRows>} */
+    const { x, valid, places } = { x: [], valid: [], places: [] };
     paddingOfEach(lengths, fill).forEach((padding, sentence) => {
         for (const one of words.filter((word) => word.sentence === sentence)) {
             places.push(x.length);
@@ -137,6 +171,7 @@ export function stackRows({ words, lengths }, { countsPadding }, fill) {
 /**
  * One method with so much padding, for the watched word: { y, alone, moved, difference, mean, deviation, valid }.
  * `alone` is its row without any padding, `moved` the largest difference to it: 0 is what one would wish for.
+ * @type {(model: SentencesModel, method: Method, fill: number) => MovedRow}
  */
 export function normalizeWatched(model, method, fill) {
     const alone = watchedRow(model, method, 0).y;
@@ -144,28 +179,38 @@ export function normalizeWatched(model, method, fill) {
     return { ...now, alone, difference: now.y.map((y, j) => y - alone[j]), moved: distance(now, alone) };
 }
 
-/** The statistics of the whole stack, applied to one row of it: nobody looks at the others, and there may be many. */
+/**
+ * The statistics of the whole stack, applied to one row of it: nobody looks at the others, and there may be many.
+ * @type {(model: SentencesModel, method: Method, fill: number) => WatchedRow}
+ */
 function watchedRow(model, { norm, countsPadding }, fill) {
     const { x, valid, places } = stackRows(model, { countsPadding }, fill);
     const row = places[model.watched];
     const whole = measure(x, norm, { valid });
     const own = [...new Set(partition(norm, x.length, FEATURES).index[row])];
+    /** @type {any} */
     const moments = Object.fromEntries(Object.entries(whole).map(([name, all]) => [name, own.map((s) => all[s])]));
     const out = forward([x[row]], norm, { valid: [valid[row]], moments });
+    /** @type {(values: number[]) => number[]} */
     const ofCells = (values) => out.partition.index[0].map((s) => values[s]);
     return {
         y: out.y[0], valid: valid[row], mean: ofCells(moments.mean), deviation: ofCells(out.var.map(Math.sqrt)),
     };
 }
 
+/** @type {(now: WatchedRow, alone: number[]) => number} */
 function distance({ y, valid }, alone) {
     const real = y.map((value, j) => Math.abs(value - alone[j])).filter((_, j) => valid[j]);
     return real.length ? Math.max(...real) : NaN;
 }
 
-/** [padding rows, moved] for each amount of padding; sentences of equal lengths have two ways of having none. */
+/**
+ * [padding rows, moved] for each amount of padding; sentences of equal lengths have two ways of having none.
+ * @type {(model: SentencesModel, method: Method) => Point[]}
+ */
 export function driftCurve(model, method) {
     const alone = watchedRow(model, method, 0).y;
+    /** @type {Map<number, number>} */
     const points = new Map();
     for (let fill = 0; fill <= MOST_FILL; fill++) {
         points.set(paddingRows(model.lengths, fill), distance(watchedRow(model, method, fill), alone));
@@ -173,14 +218,20 @@ export function driftCurve(model, method) {
     return [...points];
 }
 
-/** The least `fill` that makes so many rows of padding. */
+/**
+ * The least `fill` that makes so many rows of padding.
+ * @type {(lengths: number[], padding: number) => number}
+ */
 export function fillOf(lengths, padding) {
     let fill = 0;
     while (fill < MOST_FILL && paddingRows(lengths, fill) < padding) fill++;
     return fill;
 }
 
-/** The sums and counts behind a mean: zeros add nothing to the sum, but they are counted. */
+/**
+ * The sums and counts behind a mean: zeros add nothing to the sum, but they are counted.
+ * @type {(model: SentencesModel, fill: number) => { values: number[]; padding: number; sum: number }[]}
+ */
 export function columnSums(model, fill) {
     const padding = paddingRows(model.lengths, fill);
     return Array.from({ length: FEATURES }, (_, column) => {
@@ -192,6 +243,7 @@ export function columnSums(model, fill) {
 /**
  * A sentence after its text was changed: `texts` are its new words, `before` its old rows. Words before and behind the
  * change keep their numbers. A word that was only respelled keeps them, too, unless nobody ever chose them.
+ * @type {(before: string[][], texts: string[]) => string[][]}
  */
 export function respell(before, texts) {
     const old = before.map(([word]) => word);
@@ -209,15 +261,22 @@ export function respell(before, texts) {
     });
 }
 
-/** The example's words have their numbers, others made-up ones. */
+/**
+ * The example's words have their numbers, others made-up ones.
+ * @type {(word: string) => string[]}
+ */
 function numbersFor(word) {
     const known = Object.values(SENTENCE_FIELDS).flat().find(([one]) => one === word);
     return known?.slice(1) ?? madeUpNumbers(word);
 }
 
-/** An embedding from 0 to 1 and a row from 0 to 10, by the letters of a word. */
+/**
+ * An embedding from 0 to 1 and a row from 0 to 10, by the letters of a word.
+ * @type {(word: string) => string[]}
+ */
 function madeUpNumbers(word) {
     let seed = 7;
+    /** @type {(add: number) => number} */
     const next = (add) => (seed = (seed * 137 + add) % 1_000_003);
     for (const letter of word) next(letter.codePointAt(0));
     const embedding = Array.from({ length: FEATURES }, () => String((next(11) % 100) / 100));

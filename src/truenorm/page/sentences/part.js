@@ -14,7 +14,7 @@ while a person types in them; they are built anew only when there are other word
 import { ORDINALS, marked, quoted, sentenceEditor, shortened } from "#sentences/editor.js";
 import { driftChart, methodCard, movedInWords, whyUnknown } from "#sentences/methods.js";
 import {
-    METHODS, MOST_FILL, SENTENCES_START, SENTENCE_FIELDS, defineSentences, normalizeWatched, paddingOfEach,
+    METHODS, METHOD_NAMES, MOST_FILL, SENTENCES_START, SENTENCE_NAMES, defineSentences, normalizeWatched, paddingOfEach,
     paddingRows, readSentences,
 } from "#sentences/padding.js";
 import { columnMeans, shownPads, stackTable } from "#sentences/stack.js";
@@ -22,19 +22,21 @@ import { chooser, slider, uniqueId } from "#shared/controls.js";
 import { announce, announceAtRest, html, scrollBox } from "#shared/elements.js";
 import { formatNumber } from "#shared/numbers.js";
 
+/** @type {(root: HTMLElement, state: State) => void} */
 export function mountSentences(root, state) {
     defineSentences(state);
     const read = () => readSentences(state);
     const fill = () => state.get("sentences.fill");
+    const editors = ORDINALS.map((_, i) => sentenceEditor(state, i));
     const blocks = [
         headline(fill), watchedChoice(state, fill), rectangle(fill),
-        ...ORDINALS.map((_, i) => sentenceEditor(state, i)),
+        ...editors,
         attentionWords(), stackTable(state, fill), columnMeans(fill),
-        ...Object.keys(METHODS).map((name) => methodCard(name, read, fill)), driftChart(state, read, fill),
+        ...METHOD_NAMES.map((name) => methodCard(name, read, fill)), driftChart(state, read, fill),
     ];
     const [said, watched, filled, first, second, attention, stack, means, counted, layer, valid, chart] = blocks;
     const padding = slider(state, "sentences.fill", "Padding", {
-        least: 0, most: MOST_FILL, showing: Object.keys(SENTENCE_FIELDS),
+        least: 0, most: MOST_FILL, showing: SENTENCE_NAMES,
         show: (value) => rowsInWords(paddingRows(read().lengths, value)),
     });
     root.classList.add("sentences");
@@ -54,7 +56,7 @@ export function mountSentences(root, state) {
             html("code", { class: "pad" }, "<pad>"), " is no word: it is three zeros that take up room. Type other ",
             "words, or other numbers.",
         ),
-        html("div", { class: "columns" }, first.text, second.text),
+        html("div", { class: "columns" }, editors.map(({ text }) => text)),
         filled.element,
         html("div", { class: "columns" }, first.element, second.element),
 
@@ -98,19 +100,24 @@ export function mountSentences(root, state) {
             type: "button", onclick: () => { state.set(SENTENCES_START); announce("The example is back."); },
         }, "Start again with the example"),
     );
-    state.watch(Object.keys(SENTENCES_START), () => {
+    state.watch(/** @type {FieldName[]} */ (Object.keys(SENTENCES_START)), () => {
         const model = read();
         for (const { draw } of blocks) draw(model);
     });
 }
 
+/** @type {(count: number) => string} */
 function rowsInWords(count) {
     return count === 0 ? "none" : count === 1 ? "1 row" : `${count} rows`;
 }
 
-/** What the slider comes to, in a line or two. */
+/**
+ * What the slider comes to, in a line or two.
+ * @type {(fill: () => number) => { element: HTMLElement; draw(model: SentencesModel): void }}
+ */
 function headline(fill) {
     const element = html("p", { class: "said" });
+    /** @type {(model: SentencesModel) => void} */
     const draw = (model) => {
         const before = element.textContent;
         const word = quoted(model.words[model.watched].word);
@@ -132,14 +139,19 @@ function headline(fill) {
     return { element, draw };
 }
 
-/** Which word is watched, and how far it moved: both stay in sight with the slider. */
+/**
+ * Which word is watched, and how far it moved: both stay in sight with the slider.
+ * @type {(state: State, fill: () => number) => { element: HTMLElement; draw(model: SentencesModel): void }}
+ */
 function watchedChoice(state, fill) {
     const id = uniqueId();
+    /** @type {HTMLSelectElement} */
     const select = html("select", { id, onchange: () => state.set({ "sentences.watched": Number(select.value) }) });
     const moved = html("b", { class: "number" });
     const element = html("div", { class: "watch" }, html("label", { for: id }, "Watched word"), select,
         html("span", {}, "moved by ", moved));
     let shown = "";
+    /** @type {(model: SentencesModel) => void} */
     const draw = (model) => {
         const { words, watched } = model;
         const now = JSON.stringify(words.map(({ word, sentence }) => [word, sentence]));
@@ -151,19 +163,23 @@ function watchedChoice(state, fill) {
             )));
         }
         shown = now;
-        select.value = watched;
+        select.value = String(watched);
         moved.textContent = movedInWords(normalizeWatched(model, METHODS.counted, fill()));
     };
     return { element, draw };
 }
 
-/** Both sentences, equally long: a picture of what padding is for. */
+/**
+ * Both sentences, equally long: a picture of what padding is for.
+ * @type {(fill: () => number) => { element: HTMLElement; draw(model: SentencesModel): void }}
+ */
 function rectangle(fill) {
     const [body, caption] = [html("tbody"), html("caption")];
     const longer = html("p", { class: "note" }, "A batch is filled up to its longest sentence, which may be neither ",
         "of these two: here the slider plays a longer one, so both get padding.");
     const table = html("table", { class: "numbers tokens" }, caption, body);
     const element = html("div", {}, scrollBox("The sentences, filled up", table), longer);
+    /** @type {(model: SentencesModel) => void} */
     const draw = ({ words, lengths, watched }) => {
         const most = Math.max(...lengths);
         const equal = Math.min(...lengths) === most;
@@ -172,13 +188,14 @@ function rectangle(fill) {
                 : equal ? "Equally long: no padding is needed" : "No padding yet: move the slider";
         longer.hidden = fill() <= 1;
         body.replaceChildren(...paddingOfEach(lengths, fill()).map((padding, sentence) => {
-            const own = words.map((one, place) => [one, place]).filter(([one]) => one.sentence === sentence);
+            const own = words.filter((one) => one.sentence === sentence);
             const missing = Math.min(most - own.length, padding); // up to the longest; behind that, both have the same
             return html(
                 "tr", {}, html("th", { scope: "row" }, sentence + 1),
-                own.map(([{ word }, place]) => html(
-                    "td", { class: place === watched ? "watched" : false }, place === watched ? marked(word) : word,
-                )),
+                own.map((one) => {
+                    const isWatched = one === words[watched];
+                    return html("td", { class: isWatched && "watched" }, isWatched ? marked(one.word) : one.word);
+                }),
                 Array.from({ length: missing }, () => html("td", { class: "pad" }, "<pad>")),
                 shownPads(padding - missing).map((text) => html("td", { class: "pad" }, text)),
             );
@@ -187,9 +204,13 @@ function rectangle(fill) {
     return { element, draw };
 }
 
-/** Where the rows come from and, where they are computed, what the watched word is made of. */
+/**
+ * Where the rows come from and, where they are computed, what the watched word is made of.
+ * @type {() => { element: HTMLElement; draw(model: SentencesModel): void }}
+ */
 function attentionWords() {
     const element = html("p", { class: "attention" });
+    /** @type {(model: SentencesModel) => void} */
     const draw = ({ words, computed, watched }) => {
         const { word, weights } = words[watched];
         const parts = weights.filter(({ weight }) => weight !== undefined);

@@ -6,18 +6,22 @@ import { ORDINALS, numberCell, showProblem, showWordRow, unreadable } from "#sen
 import { METHODS, columnSums, paddingOfEach, paddingRows, stackRows } from "#sentences/padding.js";
 import { uniqueId } from "#shared/controls.js";
 import { dotStrip } from "#shared/dots.js";
-import { html, scrollBox } from "#shared/elements.js";
+import { html, scrollBox, setVariable } from "#shared/elements.js";
 import { formatNumber } from "#shared/numbers.js";
 
 const PADS_IN_FULL = 3; // of more padding rows, the first two are shown and the rest is one row that says how many
 
-/** All rows, one above the other, as batch norm sees them; below, what it makes of the columns. */
+/**
+ * All rows, one above the other, as batch norm sees them; below, what it makes of the columns.
+ * @type {(state: State, fill: () => number) => { element: HTMLElement; draw(model: SentencesModel): void }}
+ */
 export function stackTable(state, fill) {
     const id = uniqueId();
     const bodies = ORDINALS.map(() => html("tbody"));
     const foot = html("tfoot");
     const problem = html("p", { class: "problem", id, hidden: true });
-    const share = html("div", { class: "share", role: "img" }, html("span"), html("span", { class: "pad" }));
+    const bars = [html("span"), html("span", { class: "pad" })];
+    const share = html("div", { class: "share", role: "img" }, bars);
     const counts = html("p", { class: "note" });
     const head = html("thead", {}, html(
         "tr", {}, html("td", {}, "word"), [1, 2, 3].map((column) => html("th", { scope: "col" }, column)),
@@ -26,6 +30,7 @@ export function stackTable(state, fill) {
     const element = html("div", { class: "rows" }, scrollBox("The stack of rows", table), problem, share, counts);
     let built = "";
 
+    /** @type {(model: SentencesModel) => void} */
     function build({ words, lengths, computed }) {
         const now = JSON.stringify([computed, lengths, fill()]);
         if (now === built) return;
@@ -42,10 +47,11 @@ export function stackTable(state, fill) {
         ));
     }
 
+    /** @type {(model: SentencesModel) => void} */
     function draw(model) {
         const { words, lengths, computed, watched } = model;
         build(model);
-        const rows = bodies.flatMap((body) => [...body.querySelectorAll(".word")]);
+        const rows = bodies.flatMap((body) => [...body.rows]).filter((row) => row.matches(".word"));
         rows.forEach((row, i) => showWordRow(row, words[i], words[i].given, "row", i === watched, id));
         showProblem(problem, computed ? "" : unreadable("No number, so left out: ", words, ({ given }) => given));
         foot.replaceChildren(
@@ -57,14 +63,17 @@ export function stackTable(state, fill) {
         const said = padding === 0 ? `${words.length} real rows and no padding, so “all rows” are the real rows.`
             : `${words.length} real rows and ${padding} of padding: ${percent} % of the stack is not real.`;
         share.setAttribute("aria-label", said);
-        share.firstChild.style.setProperty("flex-grow", words.length);
-        share.lastChild.style.setProperty("flex-grow", padding);
+        setVariable(bars[0], "flex-grow", words.length);
+        setVariable(bars[1], "flex-grow", padding);
         counts.textContent = said;
     }
     return { element, draw };
 }
 
-/** Mean and deviation of each column, with padding or without. */
+/**
+ * Mean and deviation of each column, with padding or without.
+ * @type {(model: SentencesModel, method: Method, fill: number, of: string, kind: string) => HTMLElement[]}
+ */
 function statisticRows(model, method, fill, of, kind) {
     const { x, valid } = stackRows(model, method, fill);
     const moments = measure(x, method.norm, { valid });
@@ -75,7 +84,10 @@ function statisticRows(model, method, fill, of, kind) {
     ));
 }
 
-/** For each column: the same sum, divided by how many rows there are, and by how many are real. */
+/**
+ * For each column: the same sum, divided by how many rows there are, and by how many are real.
+ * @type {(fill: () => number) => { element: HTMLElement; draw(model: SentencesModel): void }}
+ */
 export function columnMeans(fill) {
     const body = html("tbody");
     const head = html("thead", {}, html(
@@ -87,8 +99,10 @@ export function columnMeans(fill) {
         "table", { class: "numbers means" },
         html("caption", { class: "unseen" }, "The mean of each column"), head, body,
     )));
+    /** @type {(sums: { values: number[]; padding: number; sum: number }, column: number) => HTMLElement} */
     const row = ({ values, padding, sum }, column) => {
         const domain = [Math.min(0, ...values), Math.max(0, ...values)];
+        /** @type {(label: string, all: number[]) => HTMLElement} */
         const strip = (label, all) => {
             const mean = all.length ? sum / all.length : 0;
             const std = Math.sqrt(all.reduce((total, value) => total + (value - mean) ** 2, 0) / (all.length || 1));
@@ -102,6 +116,7 @@ export function columnMeans(fill) {
             strip(`Column ${column + 1}, zeros counted`, [...values, ...new Array(padding).fill(0)]),
         );
     };
+    /** @type {(model: SentencesModel) => void} */
     const draw = (model) => {
         how.textContent = paddingRows(model.lengths, fill()) === 0
             ? "No padding yet, so both means are the same. Move the slider."
@@ -111,7 +126,10 @@ export function columnMeans(fill) {
     return { element, draw };
 }
 
-/** So many padding rows: each alone while they are few. */
+/**
+ * So many padding rows: each alone while they are few.
+ * @type {(count: number) => string[]}
+ */
 export function shownPads(count) {
     if (count <= PADS_IN_FULL) return new Array(count).fill("<pad>");
     return ["<pad>", "<pad>", `<pad> × ${count - 2}`];

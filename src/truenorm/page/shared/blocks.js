@@ -5,6 +5,7 @@ Blocks of cells as text: what a spreadsheet, a file or Python puts on the clipbo
 /**
  * A text from a spreadsheet, a file or Python as rows of cells. The first that occurs separates: tab, semicolon, comma,
  * space. Then a comma inside a cell is a decimal one; and 1,5 alone is one number, not two.
+ * @type {(text: string) => string[][]}
  */
 export function parseBlock(text) {
     const lines = text.replace(/\][\s,]*\[/g, "\n").replace(/\r\n?/g, "\n").replace(/[[\]]/g, "").split("\n")
@@ -19,7 +20,10 @@ export function parseBlock(text) {
     return rows.map((row) => [...row, ...new Array(columns - row.length).fill("")]);
 }
 
-/** As spreadsheets like it. */
+/**
+ * As spreadsheets like it.
+ * @type {(table: string[][]) => string}
+ */
 export function asTabbedText(table) {
     return table.map((row) => row.join("\t")).join("\n");
 }

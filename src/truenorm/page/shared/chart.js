@@ -21,9 +21,14 @@ const MARKERS = ["circle", "square", "triangle", "diamond", "cross", "bar"];
 const MARGIN = { left: 56, right: 14, top: 26, bottom: 26 };
 const MOST_MARKERS = 9;
 
+/**
+ * @type {(options: { title: string; xLabel: string; yLabel: string; height?: number; onscrub?: ((x: number) => void) |
+ *     null; legend?: boolean }) => { element: HTMLElement; update(news: Partial<ChartData>): void }}
+ */
 export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null, legend: ownLegend = true }) {
     const id = uniqueId();
     const box = html("div", { class: "canvas" });
+    /** @type {HTMLInputElement} */
     const range = html("input", { type: "range", id, min: 0, step: 1, oninput: () => move(range.valueAsNumber) });
     const value = html("output", { for: id, "aria-live": "off" });
     const legend = html("ul", { class: "legend", hidden: !ownLegend });
@@ -31,17 +36,21 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null,
         "figure", { class: "chart" }, html("figcaption", {}, title), box,
         html("div", { class: "slider" }, html("label", { for: id }, xLabel), range, value), legend,
     );
+    /** @type {ChartData} */
     let data = { series: [], at: null, logarithmic: false, stretched: false, places: null };
+    /** @type {number[]} */
     let places = [];
 
+    /** @type {(news: Partial<ChartData>) => void} */
     function update(news) {
         data = { ...data, ...news };
         const all = data.places ?? data.series.flatMap(({ points }) => points.map(([x]) => x));
         places = [...new Set(all)].sort((a, b) => a - b);
-        range.max = Math.max(places.length - 1, 0);
+        range.max = String(Math.max(places.length - 1, 0));
         draw();
     }
 
+    /** @type {(place: number) => void} */
     function move(place) {
         data.at = places[place];
         draw();
@@ -50,7 +59,7 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null,
 
     function draw() {
         const at = nearest(places, data.at ?? places.at(-1));
-        range.value = Math.max(places.indexOf(at), 0);
+        range.value = String(Math.max(places.indexOf(at), 0));
         value.textContent = at === undefined ? "" : formatNumber(at);
         range.setAttribute("aria-valuetext", `${xLabel} ${value.textContent}`);
         const words = data.series.map(({ name, points }) => `${name} ${shownAt(points, at)}`);
@@ -61,6 +70,7 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null,
                 html("b", {}, shownAt(one.points, at)))));
     }
 
+    /** @type {(event: PointerEvent) => void} */
     const point = (event) => {
         if (event.buttons !== 1 || !places.length) return;
         const left = box.getBoundingClientRect().left + MARGIN.left;
@@ -76,7 +86,10 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null,
     return { element, update };
 }
 
-/** About so many round numbers between these, both ends covered as far as they are round. */
+/**
+ * About so many round numbers between these, both ends covered as far as they are round.
+ * @type {(low: number, high: number, about?: number) => number[]}
+ */
 export function ticks(low, high, about = 5) {
     if (!(high > low)) return [low];
     const raw = (high - low) / about;
@@ -87,14 +100,22 @@ export function ticks(low, high, about = 5) {
     return Array.from({ length: count }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
+/**
+ * @type {(data: ChartData, places: number[], at: number | undefined, look: { label: string; yLabel: string; height:
+ *     number; width: number }) => SVGElement}
+ */
 function plot({ series, logarithmic, stretched }, places, at, { label, yLabel, height, width }) {
+    /** @type {(y: number) => number} */
     const up = logarithmic ? (y) => (y > 0 ? Math.log10(y) : NaN) : (y) => y;
     const ys = series.flatMap(({ points }) => points.map(([, y]) => up(y))).filter(Number.isFinite);
     const [low, high] = widened(Math.min(...ys, Infinity), Math.max(...ys, -Infinity));
     const [first, last] = [places[0] ?? 0, places.at(-1) ?? 1];
     const warp = warpOf(stretched);
+    /** @type {(x: number) => number} */
     const part = (x) => (warp(x) - warp(first)) / (warp(last) - warp(first) || 1);
+    /** @type {(x: number) => number} */
     const across = (x) => MARGIN.left + part(x) * (width - MARGIN.left - MARGIN.right);
+    /** @type {(y: number) => number} */
     const down = (y) => height - MARGIN.bottom - ((up(y) - low) / (high - low)) * (height - MARGIN.top - MARGIN.bottom);
     const levels = logarithmic ? powersBetween(low, high) : ticks(low, high);
     const bottom = height - MARGIN.bottom;
@@ -117,11 +138,15 @@ function plot({ series, logarithmic, stretched }, places, at, { label, yLabel, h
     );
 }
 
-/** What tells a series from the others: by its place, where it does not say. */
+/**
+ * What tells a series from the others: by its place, where it does not say.
+ * @type {(series: Partial<Look>, i: number) => Look}
+ */
 function lookOf({ hue, dash, shape, thin }, i) {
     return { hue: hue ?? i, dash: dash ?? i, shape: shape ?? i, thin };
 }
 
+/** @type {(look: Look, path: string, ...markers: Child[]) => SVGElement} */
 function seriesGroup({ hue, dash, thin }, path, ...markers) {
     return svg(
         "g", { class: `series series-${hue % MARKERS.length}${thin ? " thin" : ""}` },
@@ -129,7 +154,10 @@ function seriesGroup({ hue, dash, thin }, path, ...markers) {
     );
 }
 
-/** One series: the line, broken where there is no value, and a few markers. */
+/**
+ * One series: the line, broken where there is no value, and a few markers.
+ * @type {(points: Point[], look: Look) => SVGElement}
+ */
 function line(points, look) {
     let path = "";
     points.forEach(([x, y], place) => {
@@ -147,7 +175,9 @@ function line(points, look) {
     return seriesGroup(look, path, shown.map(([x, y]) => marker(x, y, look.shape)));
 }
 
+/** @type {(x: number, y: number, i: number) => SVGElement} */
 function marker(x, y, i) {
+    /** @type {Record<string, string>} */
     const shapes = {
         circle: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", square: "M-3.5 -3.5h7v7h-7z", triangle: "M0 -4.5L4.5 3.5h-9z",
         diamond: "M0 -5L5 0L0 5L-5 0z", cross: "M-4 -4L4 4M4 -4L-4 4", bar: "M0 -5V5",
@@ -155,7 +185,10 @@ function marker(x, y, i) {
     return svg("path", { class: "marker", d: shapes[MARKERS[i % MARKERS.length]], transform: `translate(${x} ${y})` });
 }
 
-/** How a series looks, for a legend: lineSample({ hue: 0, dash: 1, shape: 2 }). */
+/**
+ * How a series looks, for a legend: lineSample({ hue: 0, dash: 1, shape: 2 }).
+ * @type {(look: Look) => SVGElement}
+ */
 export function lineSample(look) {
     return svg(
         "svg", { class: "sample", width: 44, height: 14, viewBox: "0 0 44 14", "aria-hidden": "true" },
@@ -163,32 +196,40 @@ export function lineSample(look) {
     );
 }
 
+/** @type {(points: Point[], at: number | undefined) => string} */
 function shownAt(points, at) {
     const point = points.find(([x]) => x === at);
     return point === undefined || !Number.isFinite(point[1]) ? "–" : formatNumber(point[1]);
 }
 
+/** @type {(stretched: boolean) => (x: number) => number} */
 function warpOf(stretched) {
     return stretched ? Math.log1p : (x) => x;
 }
 
+/** @type {(places: number[], x: number) => number} */
 function nearest(places, x) {
     return places.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best), places[0]);
 }
 
+/** @type {(low: number, high: number) => [number, number]} */
 function widened(low, high) {
     if (!(low <= high)) return [0, 1];
     const room = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
     return [low - room, high + room];
 }
 
+/** @type {(low: number, high: number) => number[]} */
 function powersBetween(low, high) {
     const powers = [];
     for (let power = Math.ceil(low); power <= high; power++) powers.push(10 ** power);
     return powers.length >= 2 ? powers : ticks(10 ** low, 10 ** high).filter((y) => y > 0);
 }
 
-/** 0, 1, 10, 100 ... and the end, where there is room for it. */
+/**
+ * 0, 1, 10, 100 ... and the end, where there is room for it.
+ * @type {(last: number) => number[]}
+ */
 function powersUpTo(last) {
     const powers = [0];
     for (let power = 1; power <= last; power *= 10) powers.push(power);

@@ -9,13 +9,18 @@ loop over samples, each as positions x groups x channels.
 */
 import { forward } from "#maths/normalization.js";
 
+/** @type {Arrays} */
 const NUMPY = { floats: (list) => `np.array(${list}, float)`, truths: (list) => `np.array(${list})` };
+/** @type {Arrays} */
 const TORCH = {
     floats: (list) => `torch.tensor(${list}, dtype=torch.float64)`,
     truths: (list) => `torch.tensor(${list})`,
 };
 
-/** `read` is asked for the problem whenever code is wanted, so that it is always today's. */
+/**
+ * `read` is asked for the problem whenever code is wanted, so that it is always today's.
+ * @type {(read: () => CodeInput) => Codes}
+ */
 export function codesFor(read) {
     return {
         NumPy: () => numpyCode(prepare(read())),
@@ -24,7 +29,10 @@ export function codesFor(read) {
     };
 }
 
-/** What all three need to know. */
+/**
+ * What all three need to know.
+ * @type {(input: CodeInput) => Prepared}
+ */
 function prepare({ x, norm, valid, weight = null, bias = null, offsets = [0, x.length], dy = null }) {
     const out = forward(x, norm, { valid, offsets });
     const columns = x[0]?.length ?? 0;
@@ -46,12 +54,16 @@ function prepare({ x, norm, valid, weight = null, bias = null, offsets = [0, x.l
     };
 }
 
-/** Zeros, as padding is, leave nothing to round; and with eps under the root there is something to divide by. */
+/**
+ * Zeros, as padding is, leave nothing to round; and with eps under the root there is something to divide by.
+ * @type {(out: ForwardResult, s: number) => boolean}
+ */
 function onlyZeros({ moments, norm }, s) {
     return moments.m2[s] === 0 && moments.mean[s] === 0 && norm.eps > 0 && norm.eps_at === "var"
         && moments.count[s] > norm.ddof;
 }
 
+/** @type {(given: Prepared) => string} */
 function numpyCode(given) {
     const { norm, dy, byRow } = given;
     const { center } = norm;
@@ -82,6 +94,7 @@ function numpyCode(given) {
         );
     }
     const A = `axis=${byRow ? "(1, 2)" : "(0, 2)"}, keepdims=True`;
+    /** @type {(name: string) => string} */
     const apart = (name) => `${name}[rows].reshape(-1, ${given.groups}, ${given.columns / given.groups})`;
     return program(
         "import numpy as np", "", ...numbers(given, NUMPY, true),
@@ -107,6 +120,7 @@ function numpyCode(given) {
     );
 }
 
+/** @type {(given: Prepared) => string} */
 function torchCode(given) {
     const { norm, dy, byRow, columns } = given;
     const { center } = norm;
@@ -119,15 +133,16 @@ function torchCode(given) {
     if (usual) {
         return program(
             "import torch", "from torch.nn import functional as F", "", ...head,
-            {
+            /** @type {Partial<Record<NormName, string>>} */ ({
                 batch: `y = F.batch_norm(x, None, None, weight, bias, training=True, eps=${eps})`,
                 layer: `y = F.layer_norm(x, (${columns},), weight, bias, eps=${eps})`,
                 rms: `y = F.rms_norm(x, (${columns},), weight, eps=${eps}) + bias`,
-            }[norm.name],
+            })[norm.name],
             "print(y.detach())", ...gradient,
         );
     }
     const A = `${byRow ? "(1, 2)" : "(0, 2)"}, keepdim=True`;
+    /** @type {(name: string) => string} */
     const apart = (name) => `${name}[rows].reshape(-1, ${given.groups}, ${columns / given.groups})`;
     return program(
         "import torch", "", ...head, "xhat = []",
@@ -151,6 +166,7 @@ function torchCode(given) {
     );
 }
 
+/** @type {(given: Prepared) => string} */
 function truenormCode(given) {
     const { norm, dy, bySample, whole } = given;
     const words = [
@@ -178,9 +194,14 @@ function truenormCode(given) {
     );
 }
 
-/** The inputs as Python; `arrays` makes arrays of floats and of truth values out of lists. */
+/**
+ * The inputs as Python; `arrays` makes arrays of floats and of truth values out of lists.
+ * @type {(given: Prepared, arrays: Arrays, needsValid: boolean) => (string | null)[]}
+ */
 function numbers({ x, valid, weight, bias, dy }, arrays, needsValid) {
+    /** @type {(values: (number | boolean)[]) => string} */
     const row = (values) => `[${values.map(literal).join(", ")}]`;
+    /** @type {(rows: (number | boolean)[][]) => string} */
     const table = (rows) => `[\n${rows.map((one) => `    ${row(one)},\n`).join("")}]`;
     const strange = [x, dy ?? []].flat(2).some((value) => !Number.isFinite(value));
     return [
@@ -192,17 +213,23 @@ function numbers({ x, valid, weight, bias, dy }, arrays, needsValid) {
     ];
 }
 
-/** A value as Python writes it, to the last bit. */
+/**
+ * A value as Python writes it, to the last bit.
+ * @type {(value: number | boolean) => string}
+ */
 function literal(value) {
+    /** @type {Record<string, string>} */
     const words = { true: "True", false: "False", NaN: "nan", Infinity: "inf", "-Infinity": "-inf" };
-    const small = value !== 0 && Math.abs(value) < 1e-3;
-    return words[value] ?? (small ? value.toExponential() : String(value));
+    const small = value !== 0 && Math.abs(Number(value)) < 1e-3;
+    return words[String(value)] ?? (small ? Number(value).toExponential() : String(value));
 }
 
+/** @type {(given: Prepared) => string} */
 function samples({ offsets }) {
     return offsets.slice(1).map((stop, i) => `slice(${offsets[i]}, ${stop})`).join(", ");
 }
 
+/** @type {(...lines: (string | null)[]) => string} */
 function program(...lines) {
     return lines.filter((line) => line !== null).map((line) => `${line}\n`).join("");
 }

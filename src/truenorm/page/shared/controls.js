@@ -17,7 +17,11 @@ export function uniqueId() {
     return `id${lastNumber}`;
 }
 
-/** One of several, all in sight; `options` maps values to labels, or is a list of values and labels in their order. */
+/**
+ * One of several, all in sight; `options` maps values to labels, or is a list of values and labels in their order.
+ * @type {(state: State, name: FieldName, label: string, options: Record<string, string> | [string, string][]) =>
+ *     HTMLFieldSetElement}
+ */
 export function chooser(state, name, label, options) {
     const group = uniqueId();
     const read = typeof state.get(name) === "number" ? Number : String;
@@ -39,9 +43,12 @@ export function chooser(state, name, label, options) {
 /**
  * A range; `show` turns its value into the words beside it, and may look at the fields `showing`, too. With `stops`, it
  * moves from one of these values to the next.
+ * @type {(state: State, name: "eps" | "sentences.fill", label: string, options: { least?: number; most?: number;
+ *     stops?: number[] | null; show?: (value: number) => string; showing?: FieldName[] }) => HTMLElement}
  */
 export function slider(state, name, label, { least, most, stops = null, show = formatNumber, showing = [] }) {
     const id = uniqueId();
+    /** @type {HTMLInputElement} */
     const range = html("input", {
         type: "range", id, min: stops ? 0 : least, max: stops ? stops.length - 1 : most, step: 1,
         oninput: () => state.set({ [name]: stops ? stops[range.valueAsNumber] : range.valueAsNumber }),
@@ -50,14 +57,17 @@ export function slider(state, name, label, { least, most, stops = null, show = f
     state.watch([name, ...showing], () => {
         const now = state.get(name);
         const place = stops ? stops.findLastIndex((one) => one <= now) : now;
-        if (range.valueAsNumber !== place) range.value = place;
+        if (range.valueAsNumber !== place) range.value = String(place);
         putText(value, show(now));
         range.setAttribute("aria-valuetext", show(now));
     });
     return html("div", { class: "slider" }, html("label", { for: id }, label), range, value);
 }
 
-/** A button that does nothing now. It keeps the focus, which a disabled one would lose in the middle of its use. */
+/**
+ * A button that does nothing now. It keeps the focus, which a disabled one would lose in the middle of its use.
+ * @type {(button: HTMLElement, inactive: boolean) => void}
+ */
 export function setInactive(button, inactive) {
     if (inactive) button.setAttribute("aria-disabled", "true");
     else button.removeAttribute("aria-disabled");

@@ -4,9 +4,14 @@ Values as dots on a line: dotStrip({ label, values, mean, std, domain }).
 import { svg } from "#shared/elements.js";
 import { formatNumber } from "#shared/numbers.js";
 
-/** Values as dots on a line, with a tick at the mean and a bar of one deviation to each side. */
+/**
+ * Values as dots on a line, with a tick at the mean and a bar of one deviation to each side.
+ * @type {(strip: { label: string; values: number[]; mean?: number | null; std?: number | null; domain: number[];
+ *     width?: number; height?: number }) => SVGElement}
+ */
 export function dotStrip({ label, values, mean = null, std = null, domain, width = 160, height = 28 }) {
     const [low, high] = domain;
+    /** @type {(value: number) => number} */
     const place = (value) => 8 + ((value - low) / (high - low || 1)) * (width - 16);
     const shown = values.filter((value) => value >= low && value <= high);
     const middle = height / 2;
@@ -24,6 +29,7 @@ export function dotStrip({ label, values, mean = null, std = null, domain, width
     );
 }
 
+/** @type {(from: number, to: number, middle: number) => SVGElement} */
 function bar(from, to, middle) {
     return svg("rect", { class: "deviation", x: from, y: middle - 5, width: Math.max(to - from, 0), height: 10 });
 }

@@ -16,11 +16,14 @@ import { mathml, watchWidth } from "#shared/elements.js";
 
 const NUMBER = /(\d[\d.]*(?:e[+-]?\d+)?(?:×10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?|∞|NaN)/;
 const SIGN = /([+\-−=≈·,()/|²³Σ])/; // before names, as Σ is a letter, too
-const NAME = /(\p{L}[\p{L}\d]*(?:_[\p{L}\d]+)?)/;
+const NAME = /(\p{L}[\p{L}\d]*(?:_[\p{L}\d]+)?)/u;
 const WORDS = /"([^"]*)"/;
 const TOKEN = new RegExp(`\\s*(?:${[NUMBER, SIGN, NAME, WORDS].map((one) => one.source).join("|")})`, "uy");
 
-/** The <math> element; `display` gives sums and fractions their full size. */
+/**
+ * The <math> element; `display` gives sums and fractions their full size.
+ * @type {(text: string, options?: { display?: boolean }) => MathMLElement}
+ */
 export function formula(text, { display = false } = {}) {
     const math = mathml("math", { display: display ? "block" : false });
     if (display) watchWidth(math);
@@ -32,8 +35,12 @@ export function formula(text, { display = false } = {}) {
     return math;
 }
 
-/** [kind, text], the next one last, so that reading is popping. */
+/**
+ * [kind, text], the next one last, so that reading is popping.
+ * @type {(text: string) => Token[]}
+ */
 function tokens(text) {
+    /** @type {Token[]} */
     const found = [];
     TOKEN.lastIndex = 0;
     const whole = text.trimEnd();
@@ -49,11 +56,13 @@ function tokens(text) {
     return found.reverse();
 }
 
+/** @type {(rest: Token[], signs: string) => string | null} */
 function next(rest, signs) {
     const [kind, text] = rest.at(-1) ?? [];
     return kind === "sign" && signs.includes(text) ? rest.pop()[1] : null;
 }
 
+/** @type {(rest: Token[], whole?: boolean) => MathMLElement} */
 function readSum(rest, whole = false) {
     const row = [];
     for (;;) {
@@ -66,6 +75,7 @@ function readSum(rest, whole = false) {
     return mathml("mrow", {}, row);
 }
 
+/** @type {(rest: Token[]) => MathMLElement} */
 function readProduct(rest) {
     let left = readPower(rest);
     for (;;) {
@@ -77,12 +87,14 @@ function readProduct(rest) {
     }
 }
 
+/** @type {(rest: Token[]) => MathMLElement} */
 function readPower(rest) {
     const base = readOne(rest);
     const raised = next(rest, "²³");
     return raised === null ? base : mathml("msup", {}, base, mathml("mn", {}, raised === "²" ? "2" : "3"));
 }
 
+/** @type {(rest: Token[]) => MathMLElement} */
 function readOne(rest) {
     const prefix = next(rest, "-−Σ");
     if (prefix !== null) return mathml("mrow", {}, mathml("mo", {}, prefix === "Σ" ? "∑" : "−"), readPower(rest));
@@ -97,18 +109,24 @@ function readOne(rest) {
     return mathml("msqrt", {}, bare(enclosed(rest, "(", ")")));
 }
 
+/** @type {(rest: Token[], open: string, close: string) => MathMLElement} */
 function enclosed(rest, open, close) {
     const inside = readSum(rest);
     if (!next(rest, close)) throw new SyntaxError("formula: brackets close.");
+    /** @type {(sign: string) => MathMLElement} */
     const fence = (sign) => mathml("mo", { stretchy: "false" }, sign);
     return mathml("mrow", { class: open === "(" ? "bracketed" : false }, fence(open), inside, fence(close));
 }
 
-/** Without the brackets around all of it, where a bar or a root shows what belongs together. */
+/**
+ * Without the brackets around all of it, where a bar or a root shows what belongs together.
+ * @type {(element: Element) => Element}
+ */
 function bare(element) {
     return element.getAttribute("class") === "bracketed" ? element.children[1] : element;
 }
 
+/** @type {(text: string) => MathMLElement} */
 function readNumeral(text) {
     const [mantissa, power] = text.split("×10");
     if (power === undefined) return mathml("mn", {}, text);
@@ -117,6 +135,7 @@ function readNumeral(text) {
     return mathml("mrow", {}, mathml("mn", {}, mantissa), mathml("mo", {}, "×"), ten);
 }
 
+/** @type {(text: string) => MathMLElement} */
 function readName(text) {
     const [name, index] = text.split("_");
     const letter = name.match(/^(d?)xhat$/);

@@ -5,7 +5,10 @@ Numbers as people read and write them.
     readNumber("1,5")                // 1.5; NaN where the text is no number
 */
 
-/** A number for people: so many digits, no trailing zeros, a true minus; 10 to a power where very large or small. */
+/**
+ * A number for people: so many digits, no trailing zeros, a true minus; 10 to a power where very large or small.
+ * @type {(value: number, digits?: number) => string}
+ */
 export function formatNumber(value, digits = 4) {
     if (Number.isNaN(value)) return "NaN";
     const sign = value < 0 ? "−" : "";
@@ -18,12 +21,18 @@ export function formatNumber(value, digits = 4) {
     return `${sign}${mantissa}×10${raised}`;
 }
 
-/** In brackets where a minus would follow another sign. */
+/**
+ * In brackets where a minus would follow another sign.
+ * @type {(value: number, digits?: number) => string}
+ */
 export function bracketedNumber(value, digits) {
     return value < 0 ? `(${formatNumber(value, digits)})` : formatNumber(value, digits);
 }
 
-/** The number that a text says, or NaN. A comma may stand for the point, and − for the minus. */
+/**
+ * The number that a text says, or NaN. A comma may stand for the point, and − for the minus.
+ * @type {(text: string) => number}
+ */
 export function readNumber(text) {
     if (couldBeThousands(text)) return NaN;
     const plain = text.trim().replace(",", ".").replace("−", "-");
@@ -32,7 +41,10 @@ export function readNumber(text) {
     return Number.isFinite(value) ? value : NaN;
 }
 
-/** Whether a text such as 1,234 means one thing to some readers and another to others. */
+/**
+ * Whether a text such as 1,234 means one thing to some readers and another to others.
+ * @type {(text: string) => boolean}
+ */
 export function couldBeThousands(text) {
     return /^[+-]?[1-9]\d{0,2}(,\d{3})+$/.test(text.trim());
 }

@@ -16,9 +16,13 @@ import { choice, numberBetween, textRow, textTable, wholeBetween } from "#shared
 /** Pre-activations of a layer with three nodes, for five examples. */
 export const EXAMPLE = [["7", "5", "4"], ["2", "3", "4"], ["1", "2", "3"], ["7", "5", "6"], ["3", "3", "4"]];
 
-/** The names of all fields, for `state.watch`. */
+/**
+ * The names of all fields, for `state.watch`.
+ * @type {FieldName[]}
+ */
 export const PROBLEM = ["x", "norm", "samples", "groups", "eps", "ddof", "eps_at", "weight", "bias"];
 
+/** @type {(state: State) => void} */
 export function defineProblem(state) {
     state.field("norm", choice(...Object.keys(NORMS)), "batch");
     state.field("samples", wholeBetween(1, 1000), 2); // rows are shared out among these, for instance and group norm
@@ -35,6 +39,7 @@ export function defineProblem(state) {
  * cells           the texts                    x, valid       numbers; valid is false, and x NaN, where a text is none
  * rows, columns   how many                     weight, bias   numbers, one a column; those that are none are 1 and 0
  * norm            what `describe` returns      offsets        where samples begin and end
+ * @type {(state: State) => Problem}
  */
 export function readProblem(state) {
     const cells = state.get("x");
@@ -54,13 +59,17 @@ export function readProblem(state) {
     };
 }
 
-/** The most groups, up to those wanted, that share the columns equally. */
+/**
+ * The most groups, up to those wanted, that share the columns equally.
+ * @type {(columns: number, wanted: number) => number}
+ */
 export function equalGroups(columns, wanted) {
     let groups = Math.min(wanted, Math.max(columns, 1));
     while (columns % groups) groups--;
     return groups;
 }
 
+/** @type {(texts: string[], columns: number, initial: number) => number[]} */
 function readParameters(texts, columns, initial) {
     return Array.from({ length: columns }, (_, j) => {
         const value = readNumber(texts[j] ?? "");
@@ -68,7 +77,10 @@ function readParameters(texts, columns, initial) {
     });
 }
 
-/** Why the numbers of a statistic are beyond what a computer can hold, or "". */
+/**
+ * Why the numbers of a statistic are beyond what a computer can hold, or "".
+ * @type {(out: ForwardResult, s: number) => string}
+ */
 export function whyBeyond(out, s) {
     if (out.rstd[s] === Infinity) return "eps is too small to compute with: 1 / eps is more than a computer can hold";
     return Number.isFinite(out.moments.mean[s]) && Number.isFinite(out.var[s]) ? ""

@@ -27,17 +27,25 @@ const AT_ONCE = 12; // with one in 350 ms, fewer than the 100 in 30 s that the s
 /**
  * `write` is given the new fragment, "" or "#...": at once, so that nothing is lost when somebody leaves right away;
  * after many in a row, one in `delay` milliseconds.
+ * @type {(options?: { hash?: string; write?: (fragment: string) => void; delay?: number }) => State}
  */
 export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
+    /**
+     * @type {Map<string, { codec: Codec<any>; initial: any; value: any; text: string; encoded: any; unsaid: string }>}
+     */
     const fields = new Map();
+    /** @type {{ names: readonly string[]; run: () => void }[]} */
     const watchers = [];
+    /** @type {Set<string>} */
     const changed = new Set();
     let address = parseFragment(hash);
+    /** @type {Map<string, string>} */
     let nonsense = new Map();
     let written = hash;
     let recent = 0; // writings, but for one in each delay
     let waiting = false; // to be written
 
+    /** @type {(name: string) => any} */
     function decoded(name) {
         const { codec, initial } = fields.get(name);
         if (!address.has(name)) return initial;
@@ -49,6 +57,7 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         }
     }
 
+    /** @type {(name: string, codec: Codec<any>, initial: any) => void} */
     function field(name, codec, initial) {
         if (fields.has(name)) throw new Error(`state: one field of each name, got ${name} twice.`);
         const text = codec.encode(initial);
@@ -56,11 +65,13 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         fields.get(name).value = decoded(name);
     }
 
+    /** @type {(name: string) => any} */
     function get(name) {
         if (!fields.has(name)) throw new Error(`state: a field that is defined, got ${name}.`);
         return fields.get(name).value;
     }
 
+    /** @type {(values: Record<string, any>) => void} */
     function set(values) {
         for (const [name, value] of Object.entries(values)) {
             if (Object.is(get(name), value)) continue;
@@ -70,6 +81,7 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         }
     }
 
+    /** @type {(name: string) => void} */
     function note(name) {
         if (changed.size === 0) queueMicrotask(tell);
         changed.add(name);
@@ -84,6 +96,7 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         }
     }
 
+    /** @type {(names: readonly string[], run: () => void) => void} */
     function watch(names, run) {
         watchers.push({ names, run });
         run();
@@ -91,6 +104,7 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
 
     /** The fragment that reproduces the view. */
     function fragment() {
+        /** @type {string[]} */
         const words = [];
         for (const [name, one] of fields) {
             if (one.encoded !== one.value) one.text = one.codec.encode(one.value);
@@ -118,7 +132,10 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         flush();
     }
 
-    /** Take over an address that somebody has typed, or come back to. */
+    /**
+     * Take over an address that somebody has typed, or come back to.
+     * @type {(newHash: string) => void}
+     */
     function apply(newHash) {
         waiting = false; // what was not written belongs to the address that was left
         written = newHash;
@@ -142,8 +159,12 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         return `Left out of the address, as it makes no sense here: ${shown.join(", ")}.`;
     }
 
-    /** The state as a part of the page sees it: its watchers wait while it is not shown. */
+    /**
+     * The state as a part of the page sees it: its watchers wait while it is not shown.
+     * @type {(name: string) => State}
+     */
     function part(name) {
+        /** @type {(names: readonly string[], run: () => void) => void} */
         function watchWhileShown(names, run) {
             let stale = true;
             const catchUp = () => {
@@ -157,11 +178,15 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         return { ...state, watch: watchWhileShown };
     }
 
+    /** @type {State} */
     const state = { field, get, set, watch, fragment, flush, apply, complaints, part };
     return state;
 }
 
-/** One of these words. */
+/**
+ * One of these words.
+ * @type {(...words: string[]) => Codec<string>}
+ */
 export function choice(...words) {
     return {
         encode: encodeURIComponent,
@@ -169,7 +194,10 @@ export function choice(...words) {
     };
 }
 
-/** A number between these, both included. */
+/**
+ * A number between these, both included.
+ * @type {(least: number, most: number) => Codec<number>}
+ */
 export function numberBetween(least, most) {
     return {
         encode: String,
@@ -180,19 +208,28 @@ export function numberBetween(least, most) {
     };
 }
 
-/** A whole number between these, both included. */
+/**
+ * A whole number between these, both included.
+ * @type {(least: number, most: number) => Codec<number>}
+ */
 export function wholeBetween(least, most) {
     const { encode, decode } = numberBetween(least, most);
     return { encode, decode: (text) => sensible(Number.isInteger(decode(text)), decode(text)) };
 }
 
-/** A row of texts, `a,b,c`: whatever was typed into cells, number or not. An empty text is written `_`. */
+/**
+ * A row of texts, `a,b,c`: whatever was typed into cells, number or not. An empty text is written `_`.
+ * @type {Codec<string[]>}
+ */
 export const textRow = {
     encode: (row) => row.map((text) => (text === "" ? "_" : text === "_" ? "%5F" : encodeURIComponent(text))).join(","),
     decode: (text) => (text === "" ? [] : text.split(",").map((one) => (one === "_" ? "" : decodeURIComponent(one)))),
 };
 
-/** Rows of texts, all equally long: `a,b;c,d`. */
+/**
+ * Rows of texts, all equally long: `a,b;c,d`.
+ * @type {Codec<string[][]>}
+ */
 export const textTable = {
     encode: (rows) => rows.map(textRow.encode).join(";"),
     decode: (text) => {
@@ -202,11 +239,13 @@ export const textTable = {
     },
 };
 
+/** @type {<Value>(holds: boolean, value: Value) => Value} */
 function sensible(holds, value) {
     if (!holds) throw new RangeError("state: text that makes sense.");
     return value;
 }
 
+/** @type {(hash: string) => Map<string, string>} */
 function parseFragment(hash) {
     const words = hash.replace(/^#/, "").split("&").filter((word) => word !== "");
     return new Map(words.map((word) => {

@@ -11,17 +11,31 @@ import { MOST_CELLS } from "#shared/state.js";
 import { createHistory, withBlock, withCell, withColumn, withRow, withoutColumn, withoutRow } from "#table/edits.js";
 import { countOf } from "#table/formulas.js";
 
-/** What weight and bias are until they are set. */
+/**
+ * What weight and bias are until they are set.
+ * @type {Record<ParameterName, string>}
+ */
 export const PARAMETERS = { weight: "1", bias: "0" };
 
+export const PARAMETER_NAMES = /** @type {ParameterName[]} */ (Object.keys(PARAMETERS));
+
+/** @type {FieldName[]} */
 const KEPT_FIELDS = ["x", "weight", "bias", "samples", "groups"];
 
+/**
+ * @type {(state: State, table: { see: () => TableView; select: (at: SheetCell) => void; complain: (text: string) =>
+ *     void }) => TableActions}
+ */
 export function createActions(state, { see, select, complain }) {
     const history = createHistory();
+    /** @type {() => Partial<Fields>} */
     const now = () => Object.fromEntries(KEPT_FIELDS.map((name) => [name, state.get(name)]));
     let left = now(); // as the last change left it: an address that somebody types may bring another table
 
-    /** Set these fields, and keep what was; changes in a row with the same key are one step. */
+    /**
+     * Set these fields, and keep what was; changes in a row with the same key are one step.
+     * @type {(values: Partial<Fields>, key?: string | null) => void}
+     */
     function change(values, key = null) {
         const before = now();
         history.record(before, key, KEPT_FIELDS.every((name) => before[name] === left[name]));
@@ -29,17 +43,22 @@ export function createActions(state, { see, select, complain }) {
         left = now();
     }
 
+    /** @type {(direction: "undo" | "redo") => void} */
     function travel(direction) {
         const goal = history[direction](now());
         if (goal) state.set(goal);
         announce(goal ? (direction === "undo" ? "Undone." : "Done again.") : `There is nothing to ${direction}.`);
     }
 
+    /** @type {(row: number, column: number, text: string) => void} */
     function setCell(row, column, text) {
         change({ x: withCell(see().problem.cells, row, column, text) }, `x ${row} ${column}`);
     }
 
-    /** A whole table, unless it is too large to be kept. */
+    /**
+     * A whole table, unless it is too large to be kept.
+     * @type {(table: string[][], words: string) => boolean}
+     */
     function setTable(table, words) {
         const cells = table.length * (table[0]?.length ?? 0);
         if (cells > MOST_CELLS) {
@@ -51,7 +70,10 @@ export function createActions(state, { see, select, complain }) {
         return true;
     }
 
-    /** A row below the chosen cell, or a column behind it; the choice moves into it. */
+    /**
+     * A row below the chosen cell, or a column behind it; the choice moves into it.
+     * @type {(what: "row" | "column") => void}
+     */
     function insert(what) {
         const { problem, at } = see();
         const { row, column } = at ?? { row: -1, column: -1 };
@@ -65,7 +87,10 @@ export function createActions(state, { see, select, complain }) {
         });
     }
 
-    /** The row or the column of the chosen cell goes, with its weight and bias. */
+    /**
+     * The row or the column of the chosen cell goes, with its weight and bias.
+     * @type {(what: "row" | "column") => void}
+     */
     function remove(what) {
         const { problem, at } = see();
         if (!at) return;
@@ -78,16 +103,22 @@ export function createActions(state, { see, select, complain }) {
         announce(`${name} was removed. Undo brings it back.`);
     }
 
-    /** `edit` gets one text a column. Parameters that were never set stay so. */
+    /**
+     * `edit` gets one text a column. Parameters that were never set stay so.
+     * @type {(edit: (texts: string[], initial: string) => string[]) => Partial<Fields>}
+     */
     function editParameters(edit) {
+        /** @type {(name: ParameterName) => string[]} */
         const edited = (name) => (state.get(name).length ? edit(parameterTexts(name), PARAMETERS[name]) : []);
         return { weight: edited("weight"), bias: edited("bias") };
     }
 
+    /** @type {(name: ParameterName) => string[]} */
     function parameterTexts(name) {
         return Array.from({ length: see().problem.columns }, (_, j) => state.get(name)[j] ?? PARAMETERS[name]);
     }
 
+    /** @type {(name: ParameterName, column: number, text: string) => void} */
     function setParameter(name, column, text) {
         change({ [name]: parameterTexts(name).with(column, text) }, `${name} ${column}`);
     }
@@ -95,11 +126,15 @@ export function createActions(state, { see, select, complain }) {
     /** Where each column has its own statistics: the weight and bias that give x back. */
     function undoNormalization() {
         const { rstd, moments } = see().out;
+        /** @type {(value: number) => string} */
         const short = (value) => String(Number(value.toPrecision(8))); // enough for the eye, and it fits its cell
         change({ weight: rstd.map((one) => short(one > 0 ? 1 / one : 0)), bias: moments.mean.map(short) });
     }
 
-    /** A block goes where the chosen cell is. One number goes where the caret is, as everywhere. */
+    /**
+     * A block goes where the chosen cell is. One number goes where the caret is, as everywhere.
+     * @type {(event: ClipboardEvent) => void}
+     */
     function paste(event) {
         const { problem, at } = see();
         const block = parseBlock(event.clipboardData.getData("text/plain"));

@@ -16,15 +16,20 @@ const KEYS = [
     "Ctrl+Z takes the last change back, Ctrl+Y makes it again.",
 ];
 
+/** @type {(text: string, run: () => void, keys?: string | null, label?: string | null) => HTMLElement} */
 export function sheetButton(text, run, keys = null, label = null) {
     const title = keys?.replace("Control", "Ctrl");
     const onclick = () => button.hasAttribute("aria-disabled") || run();
+    /** @type {HTMLElement} */
     const button = html(
         "button", { type: "button", onclick, "aria-keyshortcuts": keys, title, "aria-label": label }, text);
     return button;
 }
 
-/** Rows and columns more and less, undo and redo. `refresh(at)` says on which row and column they act. */
+/**
+ * Rows and columns more and less, undo and redo. `refresh(at)` says on which row and column they act.
+ * @type {(actions: TableActions) => { element: HTMLElement; refresh(at: SheetCell | null): void }}
+ */
 export function sheetToolbar({ insert, remove, travel, canUndo, canRedo }) {
     const undo = sheetButton("Undo", () => travel("undo"), "Control+Z");
     const redo = sheetButton("Redo", () => travel("redo"), "Control+Y");
@@ -35,6 +40,7 @@ export function sheetToolbar({ insert, remove, travel, canUndo, canRedo }) {
         sheetButton("+ row", () => insert("row"), "Alt+R"), sheetButton("+ column", () => insert("column"), "Alt+C"),
         lessRows, lessColumns, undo, redo,
     );
+    /** @type {(at: SheetCell | null) => void} */
     function refresh(at) {
         if (at) putText(lessRows, `− row ${at.row + 1}`);
         if (at) putText(lessColumns, `− column ${at.column + 1}`);
@@ -44,10 +50,15 @@ export function sheetToolbar({ insert, remove, travel, canUndo, canRedo }) {
     return { element, refresh };
 }
 
-/** One more or one less of something, out of the numbers that are possible. */
+/**
+ * One more or one less of something, out of the numbers that are possible.
+ * @type {(label: string, onpick: (value: number) => void) => { element: HTMLElement; refresh(now: number, possible:
+ *     number[], words?: string): void }}
+ */
 export function sheetStepper(label, onpick) {
     const value = html("output", { "aria-live": "polite" });
     const hint = html("small", { class: "note" });
+    /** @type {number[]} */
     let around = [];
     const less = sheetButton("−", () => onpick(around[0]), null, `${label}: fewer`);
     const more = sheetButton("+", () => onpick(around[1]), null, `${label}: more`);
@@ -55,6 +66,7 @@ export function sheetStepper(label, onpick) {
         "div", { class: "stepper", role: "group", "aria-label": label },
         html("span", {}, label), less, value, more, hint,
     );
+    /** @type {(now: number, possible: number[], words?: string) => void} */
     function refresh(now, possible, words = "") {
         const place = possible.indexOf(now);
         around = [possible[place - 1], possible[place + 1]];
@@ -66,12 +78,18 @@ export function sheetStepper(label, onpick) {
     return { element, refresh };
 }
 
-/** eps by powers of ten, and 0. */
+/**
+ * eps by powers of ten, and 0.
+ * @type {(state: State) => HTMLElement}
+ */
 export function epsSlider(state) {
     return slider(state, "eps", "eps", { stops: EPS });
 }
 
-/** The pattern with its brackets, each axis in words, and what it comes to: so many boxes. */
+/**
+ * The pattern with its brackets, each axis in words, and what it comes to: so many boxes.
+ * @type {(norm: Norm, boxes: number) => HTMLElement[]}
+ */
 export function axesLegend(norm, boxes) {
     const { pattern, each, center } = NORMS[norm.name];
     const marked = pattern.split(/(\[[^\]]*\])/).filter(Boolean)
@@ -88,7 +106,10 @@ export function axesLegend(norm, boxes) {
     ];
 }
 
-/** The table as text: to copy, to paste on a phone, to replace all of it at once. */
+/**
+ * The table as text: to copy, to paste on a phone, to replace all of it at once.
+ * @type {(state: State, actions: TableActions) => HTMLElement}
+ */
 export function wholeTable(state, { setTable, showExample }) {
     const area = html("textarea", {
         class: "code", rows: 8, spellcheck: "false", "aria-label": "The whole table as text",
@@ -116,6 +137,7 @@ export function wholeTable(state, { setTable, showExample }) {
     return details;
 }
 
+/** @type {(area: HTMLTextAreaElement) => Promise<void>} */
 async function copyText(area) {
     area.select();
     try {

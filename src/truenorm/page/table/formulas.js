@@ -10,14 +10,20 @@ import { whyBeyond } from "#shared/problem.js";
 
 const MOST_TERMS = 5;
 
-/** The formula of the chosen normalization, in names. */
+/**
+ * The formula of the chosen normalization, in names.
+ * @type {(norm: Norm) => string}
+ */
 export function generalFormula(norm) {
     const above = norm.center ? "(x - mean)" : "x";
     const below = norm.eps_at === "var" ? "sqrt(var + eps)" : "(sqrt(var) + eps)";
     return `y = ${above} / ${norm.center ? below : below.replace("var", '"mean of x²"')} · weight + bias`;
 }
 
-/** { title, lines } for a cell of one of the sheets x, mean, var, xhat, y. `out` is what `forward` returns. */
+/**
+ * { title, lines } for a cell of one of the sheets x, mean, var, xhat, y. `out` is what `forward` returns.
+ * @type {(out: ForwardResult, cells: string[][], at: SheetCell) => { title: string; lines: string[] }}
+ */
 export function describeCell(out, cells, { sheet, row, column }) {
     const title = `Row ${row + 1}, column ${column + 1}`;
     const s = out.partition.index[row][column];
@@ -33,13 +39,19 @@ export function describeCell(out, cells, { sheet, row, column }) {
     return { title: `${title}, with the ${what} of the ${countOf(count, "cell")} in its box`, lines: [line] };
 }
 
-/** Why a cell takes no part. */
+/**
+ * Why a cell takes no part.
+ * @type {(text: string) => string}
+ */
 export function whyLeftOut(text) {
     if (couldBeThousands(text)) return `“${shortenedText(text)}” could mean two numbers, so it is left out`;
     return text.trim() === "" ? "empty, so it is left out" : `“${shortenedText(text)}” is no number, so it is left out`;
 }
 
-/** A sentence for each cell that is no number, for the first few one by one. */
+/**
+ * A sentence for each cell that is no number, for the first few one by one.
+ * @type {(problem: Pick<Problem, "cells" | "valid">) => string[]}
+ */
 export function describeProblems({ cells, valid }) {
     const bad = leftOutCells(cells, valid).filter(({ text }) => text.trim() !== "");
     const said = bad.slice(0, 3).map(({ text, i, j }) => `Row ${i + 1}, column ${j + 1}: ${whyLeftOut(text)}.`);
@@ -47,13 +59,20 @@ export function describeProblems({ cells, valid }) {
     return said;
 }
 
-/** A sentence if there are empty cells, or null. */
+/**
+ * A sentence if there are empty cells, or null.
+ * @type {(problem: Pick<Problem, "cells" | "valid">) => string | null}
+ */
 export function describeEmptyCells({ cells, valid }) {
     const empty = leftOutCells(cells, valid).filter(({ text }) => text.trim() === "").length;
     return empty ? `${countOf(empty, "cell")} without a number, left out of every mean.` : null;
 }
 
-/** A sentence for each weight or bias that is no number; `parameters` is { name, initial, texts } of both. */
+/**
+ * A sentence for each weight or bias that is no number; `parameters` is { name, initial, texts } of both.
+ * @type {(problem: Pick<Problem, "columns">, parameters: { name: string; initial: string; texts: string[] }[]) =>
+ *     string[]}
+ */
 export function describeParameters({ columns }, parameters) {
     return parameters.flatMap(({ name, initial, texts }) => texts.slice(0, columns).map((text, j) => {
         if (!Number.isNaN(readNumber(text))) return null;
@@ -62,11 +81,15 @@ export function describeParameters({ columns }, parameters) {
     })).filter((sentence) => sentence !== null);
 }
 
+/** @type {(cells: string[][], valid: boolean[][]) => { text: string; i: number; j: number }[]} */
 function leftOutCells(cells, valid) {
     return cells.flatMap((row, i) => row.map((text, j) => ({ text, i, j }))).filter(({ i, j }) => !valid[i][j]);
 }
 
-/** A sentence where numbers are too large, or there is nothing to divide by, or null. */
+/**
+ * A sentence where numbers are too large, or there is nothing to divide by, or null.
+ * @type {(out: ForwardResult) => string | null}
+ */
 export function describeNoSpread(out) {
     const { count } = out.moments;
     const far = out.rstd.map((_, s) => s).filter((s) => whyBeyond(out, s));
@@ -87,10 +110,14 @@ export function describeNoSpread(out) {
         + "bias. This is what eps is for.";
 }
 
-/** In words, which cells a statistic is of. */
+/**
+ * In words, which cells a statistic is of.
+ * @type {(out: ForwardResult, s: number) => string}
+ */
 export function nameOfBox(out, s) {
     const rows = out.partition.index.flatMap((row, i) => (row.includes(s) ? [i] : []));
     const columns = out.partition.index[rows[0]].flatMap((one, j) => (one === s ? [j] : []));
+    /** @type {(list: number[], length: number, word: string) => string | null} */
     const all = (list, length, word) => (list.length === length ? null
         : `${word}${list.length > 1 ? "s" : ""} ${rangeOf(list[0], list.at(-1))}`);
     const words = [
@@ -100,15 +127,20 @@ export function nameOfBox(out, s) {
     return text[0].toUpperCase() + text.slice(1);
 }
 
-/** 3 or 3–5, counted from 1. */
+/**
+ * 3 or 3–5, counted from 1.
+ * @type {(first: number, last: number) => string}
+ */
 export function rangeOf(first, last) {
     return first === last ? `${first + 1}` : `${first + 1}–${last + 1}`;
 }
 
+/** @type {(count: number, noun: string) => string} */
 export function countOf(count, noun) {
     return `${count} ${noun}${count === 1 ? "" : "s"}`;
 }
 
+/** @type {(out: ForwardResult, sheet: string, row: number, column: number) => { title: string; lines: string[] }} */
 function describeStatistic(out, sheet, row, column) {
     const s = out.partition.index[row][column];
     const { norm } = out;
@@ -130,6 +162,7 @@ function describeStatistic(out, sheet, row, column) {
     return { title, lines: [`var = ${squares} / ${norm.ddof ? `(${n} - 1)` : n} ${shownResult(out.var[s])}`] };
 }
 
+/** @type {(out: ForwardResult, row: number, column: number) => string} */
 function normalisedLine(out, row, column) {
     const s = out.partition.index[row][column];
     const { norm } = out;
@@ -142,31 +175,42 @@ function normalisedLine(out, row, column) {
     return `xhat = ${above} / ${below} ${shownResult(out.xhat[row][column])}`;
 }
 
+/** @type {(out: ForwardResult, row: number, column: number) => string} */
 function outputLine(out, row, column) {
     const factors = [out.xhat[row][column], out.weight[column], out.bias[column]];
     const [xhat, weight, bias] = factors.map((one) => bracketedNumber(one));
     return `y = xhat · weight + bias = ${xhat} · ${weight} + ${bias} ${shownResult(out.y[row][column])}`;
 }
 
-/** (a + b + … + z): all of a few terms, the ends of many. */
+/**
+ * (a + b + … + z): all of a few terms, the ends of many.
+ * @type {(values: number[], show: (value: number) => string) => string}
+ */
 function termsOf(values, show) {
     const terms = values.length <= MOST_TERMS ? values.map(show)
         : [...values.slice(0, MOST_TERMS - 2).map(show), '"…"', show(values.at(-1))];
     return `(${terms.join(" + ")})`;
 }
 
+/** @type {(value: number) => string} */
 function shownResult(value) {
     return `${Number(value.toPrecision(4)) === value ? "=" : "≈"} ${formatNumber(value)}`;
 }
 
+/** @type {(text: string) => string} */
 function shortenedText(text) {
     return text.length > 24 ? `${text.slice(0, 24)}…` : text;
 }
 
-/** Of the pattern: { axis, words, averaged } for each of its axes; b and t together where one rule holds for both. */
+/**
+ * Of the pattern: { axis, words, averaged } for each of its axes; b and t together where one rule holds for both.
+ * @type {(norm: Norm) => { axis: string; words: string; averaged: boolean }[]}
+ */
 export function axesOf(norm) {
+    /** @type {Record<string, string>} */
     const words = { b: "samples", t: "rows of a sample", g: "groups of columns", c: "columns", "b t": "rows" };
     if (norm.name === "group") words.c = "columns of a group";
+    /** @type {{ axis: string; averaged: boolean }[]} */
     const axes = [];
     let inside = false;
     for (const sign of NORMS[norm.name].pattern) {

@@ -13,7 +13,7 @@ and columns begin at `rowStarts` and `columnStarts`. So the same lines and the s
 Made for 64 x 64: elements are kept and only what changed is written; cells have a size of their own, so that a new
 number moves nothing else; boxes and light are a few elements on top, not a class on thousands of cells.
 */
-import { html, putText, scrollBox } from "#shared/elements.js";
+import { html, putText, scrollBox, setVariable } from "#shared/elements.js";
 import { formatNumber } from "#shared/numbers.js";
 import { rangeOf } from "#table/formulas.js";
 
@@ -25,6 +25,7 @@ const WIDEST = 14;
  * onfocus({ sheet, row, column })             a cell has the focus
  * onedit(row, column, text)                   only for sheets that are typed into
  * onkey(event, at)                            a key that does not walk; true if it was used
+ * @type {(options: SheetOptions) => Sheet}
  */
 export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, onedit = null, rowNames = null }) {
     const head = html("div", { class: "row heads", role: onedit ? false : "row" }, headCell("", "corner"));
@@ -37,18 +38,23 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
     const box = scrollBox(`${label}, scrolls`, plane);
     const title = html("figcaption", {}, caption);
     const element = html("figure", { class: `sheet ${sheet}` }, title, box);
+    /** @type {SheetLine[]} */
     const lines = []; // of { element, head, cells: [{ element, place, shown }] }
+    /** @type {SheetShape} */
     let starts = { rowStarts: [], columnStarts: [], rows: 0, columns: 0 };
+    /** @type {HTMLElement | null} */
     let current = null; // the one cell that takes the focus
     let width = 0;
     let shaped = ""; // as it was drawn, to draw only what changed
     let drawn = "";
 
+    /** @type {(text: string, role: string) => HTMLElement} */
     function headCell(text, role) {
         const spoken = onedit ? { "aria-hidden": "true" } : { role: role === "corner" ? "gridcell" : role };
         return html("div", { class: "head", ...spoken }, text);
     }
 
+    /** @type {() => DrawnCell} */
     function newCell() {
         // Not an input: each brings a scroller of its own, and a thousand of them in sight cost 60 ms a frame.
         const kind = onedit ? { role: "textbox", contenteditable: "plaintext-only", spellcheck: "false" }
@@ -57,7 +63,10 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         return { element: cell, shown: undefined, state: "", length: 0 };
     }
 
-    /** As many rows and cells as wanted, and their places; what is there stays. */
+    /**
+     * As many rows and cells as wanted, and their places; what is there stays.
+     * @type {(wanted: SheetShape) => void}
+     */
     function shape(wanted) {
         const key = JSON.stringify(wanted);
         if (key === shaped) return;
@@ -76,14 +85,15 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         columnStarts.forEach((start, j) => {
             const stop = columnStarts[j + 1] ?? columns;
             putText(head.children[j + 1], rangeOf(start, stop - 1));
-            head.children[j + 1].style.setProperty("--wide", stop - start);
+            setVariable(/** @type {HTMLElement} */ (head.children[j + 1]), "--wide", stop - start);
         });
         lines.forEach((line, i) => {
             const start = rowStarts[i];
             const stop = rowStarts[i + 1] ?? rows;
-            line.element.style.setProperty("--high", stop - start);
+            setVariable(line.element, "--high", stop - start);
             putText(line.head, rowNames ? rowNames[i][0] : rangeOf(start, stop - 1));
             while (line.cells.length > columnStarts.length) line.cells.pop().element.remove();
+            /** @type {HTMLElement[]} */
             const added = [];
             while (line.cells.length < columnStarts.length) {
                 line.cells.push(newCell());
@@ -94,24 +104,28 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
                 place(cell, start, columnStarts[j], (columnStarts[j + 1] ?? columns) - columnStarts[j]);
             });
         });
-        plane.style.setProperty("--rows", rows);
-        plane.style.setProperty("--columns", columns);
+        setVariable(plane, "--rows", rows);
+        setVariable(plane, "--columns", columns);
         plane.classList.toggle("many", rows > 9);
         plane.classList.toggle("tall", rows > 20);
         keepCurrent();
     }
 
+    /** @type {(cell: DrawnCell, row: number, column: number, wide: number) => void} */
     function place(cell, row, column, wide) {
         if (cell.row === row && cell.column === column && cell.wide === wide) return;
         Object.assign(cell, { row, column, wide });
-        cell.element.dataset.row = row;
-        cell.element.dataset.column = column;
-        cell.element.style.setProperty("--wide", wide);
-        const name = rowNames ? rowNames[row] : `row ${row + 1}`;
+        cell.element.dataset.row = String(row);
+        cell.element.dataset.column = String(column);
+        setVariable(cell.element, "--wide", wide);
+            const name = rowNames ? rowNames[row] : `row ${row + 1}`;
         if (onedit) cell.element.setAttribute("aria-label", `${label}, ${name}, column ${column + 1}`);
     }
 
-    /** `read(row, column)` is { value, state }: a text, a number or null, and "", "missing" or "wrong". */
+    /**
+     * `read(row, column)` is { value, state }: a text, a number or null, and "", "missing" or "wrong".
+     * @type {(read: (row: number, column: number) => CellContent) => void}
+     */
     function write(read) {
         let longest = 0;
         for (const line of lines) {
@@ -123,9 +137,10 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
             }
         }
         const wanted = Math.min(Math.max(Math.ceil(longest), NARROWEST), WIDEST);
-        if (wanted !== width) plane.style.setProperty("--letters", (width = wanted));
+        if (wanted !== width) setVariable(plane, "--letters", (width = wanted));
     }
 
+    /** @type {(cell: DrawnCell, value: any) => void} */
     function show(cell, value) {
         cell.shown = value;
         const text = onedit ? value : value === null ? "–" : formatNumber(value);
@@ -135,20 +150,25 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         if (onedit) cell.element.classList.toggle("long", text.length > WIDEST);
     }
 
+    /** @type {(cell: DrawnCell, state: string) => void} */
     function mark(cell, state) {
         cell.state = state;
         cell.element.classList.toggle("pad", state !== "");
         cell.element.classList.toggle("wrong", state === "wrong");
-        if (onedit) cell.element.setAttribute("aria-invalid", state === "wrong");
+        if (onedit) cell.element.setAttribute("aria-invalid", String(state === "wrong"));
     }
 
-    /** Lines where one box ends and the next begins, and their names at the edges. */
+    /**
+     * Lines where one box ends and the next begins, and their names at the edges.
+     * @type {(wanted: BoxLines) => void}
+     */
     function drawBoxes(wanted) {
         const key = `${shaped} ${JSON.stringify(wanted)}`;
         if (key === drawn) return;
         drawn = key;
         const { rowStarts, columnStarts, beside = null, above = null } = wanted;
         const { rows, columns } = starts;
+        /** @type {(text: string, side: string, from: number, to: number) => HTMLElement} */
         const name = (text, side, from, to) => placeInSheet(html("div", { class: `name ${side}` }, text), from, to);
         boxes.replaceChildren(
             placeInSheet(html("div", { class: "frame" }), 0, 0),
@@ -156,12 +176,12 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
             ...columnStarts.slice(1).map((start) => placeInSheet(html("div", { class: "down" }), 0, start)),
             ...(beside ?? []).map((text, i) => {
                 const one = name(text, "beside", rowStarts[i], 0);
-                one.style.setProperty("--high", (rowStarts[i + 1] ?? rows) - rowStarts[i]);
+                setVariable(one, "--high", (rowStarts[i + 1] ?? rows) - rowStarts[i]);
                 return one;
             }),
             ...(above ?? []).map((text, j) => {
                 const one = name(text, "above", 0, columnStarts[j]);
-                one.style.setProperty("--wide", (columnStarts[j + 1] ?? columns) - columnStarts[j]);
+                setVariable(one, "--wide", (columnStarts[j + 1] ?? columns) - columnStarts[j]);
                 return one;
             }),
         );
@@ -169,26 +189,33 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         plane.classList.toggle("named-columns", above !== null);
     }
 
-    /** Light up a box { row, column, high, wide }, and in it one cell; null puts it out. */
+    /**
+     * Light up a box { row, column, high, wide }, and in it one cell; null puts it out.
+     * @type {(lit: Area | null, at: Place | null) => void}
+     */
     function lightUp(lit, at) {
         spot.hidden = at === null;
         for (const one of [light, ring]) { // the tint lies under the numbers, the line around it above
             one.hidden = lit === null;
             if (!lit) continue;
             placeInSheet(one, lit.row, lit.column);
-            one.style.setProperty("--high", lit.high);
-            one.style.setProperty("--wide", lit.wide);
+            setVariable(one, "--high", lit.high);
+            setVariable(one, "--wide", lit.wide);
         }
         if (at) placeInSheet(spot, at.row, at.column);
     }
 
+    /** @type {(row: number, column: number) => HTMLElement | null} */
     function find(row, column) {
         const i = starts.rowStarts.findLastIndex((start) => start <= row);
         const j = starts.columnStarts.findLastIndex((start) => start <= column);
         return lines[i]?.cells[j]?.element ?? null;
     }
 
-    /** Tab comes to this cell. */
+    /**
+     * Tab comes to this cell.
+     * @type {(row: number, column: number) => void}
+     */
     function choose(row, column) {
         const cell = find(row, column);
         if (cell === current) return;
@@ -203,6 +230,7 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         choose(0, 0);
     }
 
+    /** @type {(row: number, column: number) => void} */
     function focus(row, column) {
         const cell = find(row, column);
         cell?.focus();
@@ -217,33 +245,39 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         return lines[0]?.head.offsetWidth ?? 0;
     }
 
-    /** How far the box must be scrolled to show this column: as it is, if it shows it already. */
+    /**
+     * How far the box must be scrolled to show this column: as it is, if it shows it already.
+     * @type {(column: number) => number}
+     */
     function offsetOf(column) {
         const wide = cellWidth();
         const room = box.clientWidth - headWidth();
         return Math.min(Math.max(box.scrollLeft, (column + 1) * wide - room), column * wide);
     }
 
+    /** @type {(target: EventTarget) => SheetCell | null} */
     const placeOf = (target) => {
-        const cell = target.closest?.(".cell");
-        return cell && grid.contains(cell)
+        const cell = /** @type {Element} */ (target).closest?.(".cell");
+        return cell instanceof HTMLElement && grid.contains(cell)
             ? { sheet, row: Number(cell.dataset.row), column: Number(cell.dataset.column) } : null;
     };
 
     grid.addEventListener("pointerover", (event) => onpoint(placeOf(event.target)));
     grid.addEventListener("pointerleave", () => onpoint(null));
-    let pressed = false, fresh = null; // who comes to a cell replaces it by typing; a second click puts the caret
+    let pressed = false;
+    /** @type {HTMLElement | null} */
+    let fresh = null; // who comes to a cell replaces it by typing; a second click puts the caret
     grid.addEventListener("pointerdown", () => (pressed = true));
     grid.addEventListener("click", () => {
         if (fresh && getSelection().isCollapsed) getSelection().selectAllChildren(fresh);
         fresh = null;
     });
-    grid.addEventListener("focusin", (event) => {
-        const at = placeOf(event.target);
-        if (!at) return;
+    grid.addEventListener("focusin", ({ target }) => {
+        const at = placeOf(target);
+        if (!at || !(target instanceof HTMLElement)) return;
         choose(at.row, at.column);
-        if (onedit && !pressed) getSelection().selectAllChildren(event.target);
-        fresh = onedit && pressed ? event.target : null;
+        if (onedit && !pressed) getSelection().selectAllChildren(target);
+        fresh = onedit && pressed ? target : null;
         pressed = false;
         onfocus(at);
     });
@@ -255,9 +289,9 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         if (goal || onkey(event, at)) event.preventDefault();
     });
     if (onedit) {
-        grid.addEventListener("input", (event) => {
-            const at = placeOf(event.target);
-            onedit(at.row, at.column, typedIn(event.target));
+        grid.addEventListener("input", ({ target }) => {
+            const at = placeOf(target);
+            onedit(at.row, at.column, typedIn(/** @type {Element} */ (target)));
         });
     }
 
@@ -271,13 +305,17 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
     };
 }
 
-/** Where a key leads, or null. In a text the arrows first move the caret, unless all of its text is selected. */
+/**
+ * Where a key leads, or null. In a text the arrows first move the caret, unless all of its text is selected.
+ * @type {(event: KeyboardEvent, at: Place, shape: SheetShape, typed: boolean) => Place | null}
+ */
 function walkSheet(event, { row, column }, { rowStarts, columnStarts }, typed) {
     const { key, shiftKey, target } = event;
     if (event.altKey || event.metaKey || (event.ctrlKey && key !== "Home" && key !== "End")) return null;
     const i = rowStarts.indexOf(row);
     const j = columnStarts.indexOf(column);
     const [lastRow, lastColumn] = [rowStarts.length - 1, columnStarts.length - 1];
+    /** @type {(down: number, right: number) => Place} */
     const to = (down, right) => ({
         row: rowStarts[Math.min(Math.max(down, 0), lastRow)],
         column: columnStarts[Math.min(Math.max(right, 0), lastColumn)],
@@ -290,7 +328,7 @@ function walkSheet(event, { row, column }, { rowStarts, columnStarts }, typed) {
     if (key === "Home" && event.ctrlKey) return to(0, 0);
     if (key === "End" && event.ctrlKey) return to(lastRow, lastColumn);
     if (typed && key === "Tab") return walkByTab(i, j, shiftKey, to, lastRow, lastColumn);
-    if (typed && (shiftKey || !caretAtEdge(target, key))) return null;
+    if (typed && (shiftKey || !caretAtEdge(/** @type {Element} */ (target), key))) return null;
     if (key === "ArrowLeft") return to(i, j - 1);
     if (key === "ArrowRight") return to(i, j + 1);
     if (!typed && key === "Home") return to(i, 0);
@@ -298,12 +336,17 @@ function walkSheet(event, { row, column }, { rowStarts, columnStarts }, typed) {
     return null;
 }
 
-/** Cell by cell, row by row; from the ends, Tab leaves the sheet. */
+/**
+ * Cell by cell, row by row; from the ends, Tab leaves the sheet.
+ * @type {(i: number, j: number, back: boolean, to: (down: number, right: number) => Place, lastRow: number,
+ *     lastColumn: number) => Place | null}
+ */
 function walkByTab(i, j, back, to, lastRow, lastColumn) {
     if (back) return j > 0 ? to(i, j - 1) : i > 0 ? to(i - 1, lastColumn) : null;
     return j < lastColumn ? to(i, j + 1) : i < lastRow ? to(i + 1, 0) : null;
 }
 
+/** @type {(cell: Element, key: string) => boolean} */
 function caretAtEdge(cell, key) {
     const selection = getSelection();
     if (selection.rangeCount === 0) return true;
@@ -318,13 +361,17 @@ function caretAtEdge(cell, key) {
     return key === "ArrowLeft" ? end === 0 : start === length;
 }
 
-/** What was typed into a cell, on one line. */
+/**
+ * What was typed into a cell, on one line.
+ * @type {(cell: Element) => string}
+ */
 function typedIn(cell) {
     return cell.textContent.replace(/[\n\r]+/g, " ").replaceAll("\u00a0", " ");
 }
 
+/** @type {(element: HTMLElement, row: number, column: number) => HTMLElement} */
 function placeInSheet(element, row, column) {
-    element.style.setProperty("--row", row);
-    element.style.setProperty("--column", column);
+    setVariable(element, "--row", row);
+    setVariable(element, "--column", column);
     return element;
 }

@@ -13,8 +13,8 @@ import { html, putText } from "#shared/elements.js";
 import { formula } from "#shared/formula.js";
 import { readNumber } from "#shared/numbers.js";
 import { PROBLEM, readProblem } from "#shared/problem.js";
-import { PARAMETERS, createActions } from "#table/actions.js";
-import { boxAround, boxesOf, groupNames, sampleNames } from "#table/boxes.js";
+import { PARAMETERS, PARAMETER_NAMES, createActions } from "#table/actions.js";
+import { boxAround, boxesOf, groupNames, indicesUpTo, sampleNames } from "#table/boxes.js";
 import { axesLegend, epsSlider, sheetButton, sheetStepper, sheetToolbar, wholeTable } from "#table/controls.js";
 import {
     countOf, describeCell, describeEmptyCells, describeNoSpread, describeParameters, describeProblems, generalFormula,
@@ -25,7 +25,10 @@ import { createStrips } from "#table/strips.js";
 const SHEETS = ["x", "mean", "var", "xhat", "y"];
 const MERGED = ["mean", "var"]; // one cell for each box, the others have all the cells of x
 
-/** A cell of a sheet, in the address: xhat,0,2. */
+/**
+ * A cell of a sheet, in the address: xhat,0,2.
+ * @type {Codec<SheetCell>}
+ */
 const cellCodec = {
     encode: ({ sheet, row, column }) => `${sheet},${row},${column}`,
     decode: (text) => {
@@ -35,12 +38,18 @@ const cellCodec = {
     },
 };
 
+/** @type {(root: HTMLElement, state: State) => void} */
 export function mountTable(root, state) {
     state.field("table.cell", cellCodec, { sheet: "xhat", row: 0, column: 0 });
+    /** @type {Problem} */
     let problem = null; // these three are of one moment
+    /** @type {ForwardResult} */
     let out = null;
+    /** @type {Boxes} */
     let boxes = null;
+    /** @type {SheetCell | null} */
     let hovered = null;
+    /** @type {string | null} */
     let complaint = null; // why the last thing was not done
     let said = ""; // about problems
     let wantsFocus = false; // the chosen cell of x gets the focus once it is there
@@ -54,7 +63,9 @@ export function mountTable(root, state) {
     });
 
     // ---- the sheets ----
+    /** @type {Pick<SheetOptions, "onpoint" | "onfocus" | "onkey">} */
     const listeners = { onpoint: point, onfocus: select, onkey: useKey };
+    /** @type {Record<string, Sheet>} */
     const sheets = {
         x: createSheet({
             sheet: "x", caption: captionOf("x", "your numbers"), label: "x", ...listeners,
@@ -67,12 +78,13 @@ export function mountTable(root, state) {
         }),
         y: createSheet({ sheet: "y", caption: captionOf("y", "the output"), label: "output", ...listeners }),
     };
+    /** @type {(at: SheetCell | null) => SheetCell | null} */
     const outputOf = (at) => at && { sheet: "y", row: pointed().row, column: at.column };
     const parameters = createSheet({
-        sheet: "parameters", label: "Parameters", rowNames: Object.keys(PARAMETERS), ...listeners,
+        sheet: "parameters", label: "Parameters", rowNames: PARAMETER_NAMES, ...listeners,
         caption: html("small", {}, html("b", {}, "w"), "eight and ", html("b", {}, "b"), "ias, one a column"),
         onpoint: (at) => point(outputOf(at)), onfocus: (at) => select(outputOf(at)),
-        onedit: (row, column, text) => actions.setParameter(Object.keys(PARAMETERS)[row], column, text),
+        onedit: (row, column, text) => actions.setParameter(PARAMETER_NAMES[row], column, text),
     });
     connectScrolling([...Object.values(sheets), parameters], selected);
     sheets.x.grid.addEventListener("paste", actions.paste);
@@ -113,6 +125,7 @@ export function mountTable(root, state) {
         html("div", { class: "controls" }, identity, plain), wayBack, strips.element,
         copyButtons(codesFor(() => readProblem(state))),
     );
+    /** @type {Record<string, string>} */
     const titles = Object.fromEntries(Object.entries(NORMS).map(([name, { title }]) => [name, title]));
     root.append(html(
         "div", { class: "table-part" },
@@ -126,7 +139,7 @@ export function mountTable(root, state) {
         empty, work, problems, below, wholeTable(state, actions),
     ));
     root.addEventListener("paste", (event) => {
-        if (isEmpty() && event.target.tagName !== "TEXTAREA") actions.paste(event);
+        if (isEmpty() && !(event.target instanceof HTMLTextAreaElement)) actions.paste(event);
     });
 
     // ---- which cell ----
@@ -134,25 +147,32 @@ export function mountTable(root, state) {
         return problem.rows === 0 || problem.columns === 0;
     }
 
-    /** The cell of the state, inside of the table as it is now: a row that it was in may be gone. */
+    /**
+     * The cell of the state, inside of the table as it is now: a row that it was in may be gone.
+     * @type {() => SheetCell | null}
+     */
     function selected() {
         return inside(state.get("table.cell"));
     }
 
+    /** @type {() => SheetCell | null} */
     function pointed() {
         return inside(hovered ?? state.get("table.cell"));
     }
 
+    /** @type {(at: SheetCell) => SheetCell | null} */
     function inside({ sheet, row, column }) {
         if (isEmpty()) return null;
         return { sheet, row: Math.min(row, problem.rows - 1), column: Math.min(column, problem.columns - 1) };
     }
 
+    /** @type {(at: SheetCell | null) => void} */
     function point(at) {
         hovered = at;
         light();
     }
 
+    /** @type {(at: SheetCell) => void} */
     function select(at) {
         hovered = null;
         if (cellCodec.encode(at) === cellCodec.encode(state.get("table.cell"))) light();
@@ -160,19 +180,23 @@ export function mountTable(root, state) {
     }
 
     // ---- keys ----
+    /** @type {(event: KeyboardEvent) => boolean} */
     function useKey(event) {
         const { key } = event;
         if ((event.ctrlKey || event.metaKey) && !event.altKey && /^[zy]$/i.test(key)) {
             actions.travel(key.toLowerCase() === "y" || event.shiftKey ? "redo" : "undo");
             return true;
         }
-        if (key === "Escape") leaveSheet(event.currentTarget, root);
+        if (key === "Escape") leaveSheet(/** @type {Element} */ (event.currentTarget), root);
         return key === "Escape";
     }
 
-    /** Alt with the key that bears R or C, whatever it types together with Alt. */
+    /**
+     * Alt with the key that bears R or C, whatever it types together with Alt.
+     * @type {(event: KeyboardEvent, at: SheetCell) => boolean}
+     */
     function editByKey(event, at) {
-        const what = { KeyR: "row", KeyC: "column" }[event.code];
+        const what = event.code === "KeyR" ? "row" : event.code === "KeyC" ? "column" : null;
         if (!event.altKey || event.ctrlKey || event.metaKey || !what) return false;
         select(at);
         (event.shiftKey ? actions.remove : actions.insert)(what);
@@ -227,6 +251,7 @@ export function mountTable(root, state) {
             const text = cells[i][j];
             return { value: text, state: valid[i][j] ? "" : text.trim() === "" ? "missing" : "wrong" };
         });
+        /** @type {Record<string, (i: number, j: number) => number | null>} */
         const numbers = {
             mean: (i, j) => (out.moments.count[index[i][j]] ? out.moments.mean[index[i][j]] : null),
             var: (i, j) => (out.moments.count[index[i][j]] ? out.var[index[i][j]] : null),
@@ -240,8 +265,8 @@ export function mountTable(root, state) {
             });
         }
         parameters.write((i, j) => {
-            const [name, initial] = Object.entries(PARAMETERS)[i];
-            const text = state.get(name)[j] ?? initial;
+            const name = PARAMETER_NAMES[i];
+            const text = state.get(name)[j] ?? PARAMETERS[name];
             return { value: text, state: Number.isNaN(readNumber(text)) ? "wrong" : "" };
         });
     }
@@ -259,14 +284,17 @@ export function mountTable(root, state) {
         describeFocused(spoken.id);
     }
 
-    /** The cell with the focus is described by its formula. */
+    /**
+     * The cell with the focus is described by its formula.
+     * @type {(id: string) => void}
+     */
     function describeFocused(id) {
         const cell = document.activeElement;
         if (cell?.matches(".cell") && root.contains(cell)) cell.setAttribute("aria-describedby", id);
     }
 
     function showProblems() {
-        const texts = Object.entries(PARAMETERS).map(([name, initial]) => ({ name, initial, texts: state.get(name) }));
+        const texts = PARAMETER_NAMES.map((name) => ({ name, initial: PARAMETERS[name], texts: state.get(name) }));
         const bad = [complaint, ...describeProblems(problem), ...describeParameters(problem, texts)].filter(Boolean);
         const worth = isEmpty() ? [] : [describeEmptyCells(problem), describeNoSpread(out)].filter(Boolean);
         const key = JSON.stringify([bad, worth]);
@@ -311,7 +339,7 @@ export function mountTable(root, state) {
     function placeFocus() {
         const { activeElement } = document;
         const lost = activeElement === document.body || work.contains(activeElement);
-        if (isEmpty() && lost) empty.querySelector("button:not([aria-disabled])").focus();
+        if (isEmpty() && lost) /** @type {HTMLElement} */ (empty.querySelector("button:not([aria-disabled])")).focus();
         else if (!isEmpty() && wantsFocus) sheets.x.focus(selected().row, selected().column);
         wantsFocus = false;
     }
@@ -320,13 +348,17 @@ export function mountTable(root, state) {
     state.watch(["table.cell"], light);
 }
 
-/** Whether y is x, to rounding. */
+/**
+ * Whether y is x, to rounding.
+ * @type {(problem: Problem, out: ForwardResult) => boolean}
+ */
 function comesBack({ x, valid }, { y }) {
     const cells = x.flatMap((row, i) => row.map((value, j) => [value, y[i][j]]).filter((_, j) => valid[i][j]));
     const size = cells.reduce((most, [value]) => Math.max(most, Math.abs(value)), 0);
     return cells.every(([value, back]) => Math.abs(back - value) <= 1e-6 * size);
 }
 
+/** @type {(before: HTMLElement, actions: TableActions) => HTMLElement} */
 function emptyTable(before, { showExample, change }) {
     return html(
         "div", { class: "empty", hidden: true },
@@ -338,14 +370,21 @@ function emptyTable(before, { showExample, change }) {
     );
 }
 
+/** @type {(name: Child, words: string) => HTMLElement[]} */
 function captionOf(name, words) {
     return [html("span", { class: "symbol" }, name), html("small", {}, words)];
 }
 
-/** The sheets show the same cells, the chosen one above all: where one is scrolled to, the others follow. */
+/**
+ * The sheets show the same cells, the chosen one above all: where one is scrolled to, the others follow.
+ * @type {(sheets: Sheet[], chosen: () => SheetCell | null) => void}
+ */
 function connectScrolling(sheets, chosen) {
+    /** @type {Map<Sheet, string>} */
     const led = new Map(); // where a box was led to: it does not lead the others back from there
+    /** @type {(sheet: Sheet) => string} */
     const placeOf = ({ box }) => `${box.scrollLeft} ${box.scrollTop}`;
+    /** @type {(from: Sheet) => void} */
     const lead = (from) => {
         if (led.get(from) === placeOf(from)) return;
         const at = chosen();
@@ -362,14 +401,16 @@ function connectScrolling(sheets, chosen) {
     for (const sheet of sheets) sheet.box.addEventListener("scroll", () => lead(sheet), { passive: true });
 }
 
-/** The focus goes to what comes after this element. */
+/**
+ * The focus goes to what comes after this element.
+ * @type {(element: Element, root: HTMLElement) => void}
+ */
 function leaveSheet(element, root) {
+    /** @type {(one: Element) => boolean} */
     const follows = (one) => element.compareDocumentPosition(one) === Node.DOCUMENT_POSITION_FOLLOWING; // not inside
-    const takesFocus = (one) => !one.disabled && one.tabIndex >= 0 && one.checkVisibility();
-    const candidates = [...root.querySelectorAll("button, input, summary, [tabindex='0']")];
-    candidates.find((one) => follows(one) && takesFocus(one))?.focus();
-}
-
-export function indicesUpTo(count) {
-    return Array.from({ length: count }, (_, i) => i);
+    /** @type {(one: HTMLElement) => boolean} */
+    const takesFocus = (one) => !one.matches(":disabled") && one.tabIndex >= 0 && one.checkVisibility();
+    /** @type {NodeListOf<HTMLElement>} */
+    const candidates = root.querySelectorAll("button, input, summary, [tabindex='0']");
+    [...candidates].find((one) => follows(one) && takesFocus(one))?.focus();
 }

@@ -7,32 +7,42 @@ import { dotStrip } from "#shared/dots.js";
 import { html, putText } from "#shared/elements.js";
 import { formatNumber } from "#shared/numbers.js";
 
-/** onparameter("weight" or "bias", column, text). Returns { element, update(problem, out, ranges) }. */
+/**
+ * onparameter("weight" or "bias", column, text). Returns { element, update(problem, out, ranges) }.
+ * @type {(options: { onparameter: OnParameter }) => { element: HTMLElement; update(problem: Problem, out:
+ *     ForwardResult): void }}
+ */
 export function createStrips({ onparameter }) {
     const list = html("ol", { class: "strips" });
+    /** @type {StripLine[]} */
     const lines = [];
     const seen = new IntersectionObserver((entries) => {
         for (const { target, isIntersecting } of entries) {
+            /** @type {StripLine} */
             const line = lines.find(({ element }) => element === target);
             if (line) line.inSight = isIntersecting;
             if (line && isIntersecting) line.draw();
         }
     }, { rootMargin: "100px" });
+    /** @type {HTMLElement} */
     const ends = html("p", { class: "note" });
+    /** @type {StripsNow} */
     let now = null;
 
+    /** @type {(column: number) => StripLine} */
     function newLine(column) {
         const weight = parameterSlider("weight", column, onparameter);
         const bias = parameterSlider("bias", column, onparameter);
         const before = html("div", { class: "before" });
         const after = html("div", { class: "after" });
         const element = html("li", {}, html("b", {}, `${column + 1}`), before, weight.element, bias.element, after);
-        const line = { element, inSight: false, drawn: "", weight, bias };
+        const line = { element, inSight: false, drawn: "", weight, bias, draw: () => {} };
         line.draw = () => drawLine(line, column, before, after, now);
         seen.observe(element);
         return line;
     }
 
+    /** @type {(problem: Problem, out: ForwardResult) => void} */
     function update(problem, out) {
         now = { problem, out, ...domainsOf(problem, out) };
         while (lines.length > problem.columns) {
@@ -58,7 +68,10 @@ export function createStrips({ onparameter }) {
     return { element: html("div", {}, list, ends), update };
 }
 
-/** Redraws the dots of a column if they moved. */
+/**
+ * Redraws the dots of a column if they moved.
+ * @type {(line: StripLine, column: number, before: HTMLElement, after: HTMLElement, now: StripsNow) => void}
+ */
 function drawLine(line, column, before, after, { problem, out, xs, ys }) {
     const real = problem.valid.map((row) => row[column]);
     const [x, y] = [problem.x, out.y].map((table) => table.map((row) => row[column]).filter((_, i) => real[i]));
@@ -66,6 +79,7 @@ function drawLine(line, column, before, after, { problem, out, xs, ys }) {
     if (key === line.drawn) return;
     line.drawn = key;
     const name = `column ${column + 1}`;
+    /** @type {(letter: string, values: number[], domain: number[]) => Element[]} */
     const strip = (letter, values, domain) => [
         html("i", {}, letter), dotStrip({ label: `${letter}, ${name}`, values, ...spreadOf(values), domain }),
     ];
@@ -73,30 +87,41 @@ function drawLine(line, column, before, after, { problem, out, xs, ys }) {
     after.replaceChildren(...strip("y", y, ys));
 }
 
+/**
+ * @type {(name: ParameterName, column: number, onparameter: OnParameter) => { element: HTMLElement; show(number:
+ *     number, bound: number): void }}
+ */
 function parameterSlider(name, column, onparameter) {
+    /** @type {HTMLInputElement} */
     const range = html("input", {
         type: "range", "aria-label": `${name} of column ${column + 1}`,
         oninput: () => onparameter(name, column, String(Number(range.valueAsNumber.toPrecision(4)))),
     });
     const value = html("output", { "aria-live": "off" });
     const element = html("div", { class: "slider" }, html("span", { "aria-hidden": "true" }, name), range, value);
+    /** @type {number} */
     let ends = null;
+    /** @type {(number: number, bound: number) => void} */
     function show(number, bound) {
         if (ends !== bound) {
             ends = bound;
             Object.assign(range, { min: -bound, max: bound, step: bound / 100 });
         }
-        if (range.valueAsNumber !== number) range.value = number;
+        if (range.valueAsNumber !== number) range.value = String(number);
         putText(value, formatNumber(number, 3));
         range.setAttribute("aria-valuetext", formatNumber(number));
     }
     return { element, show };
 }
 
-/** How far the drawings and sliders reach. y has room to move, so that one sees it move. */
+/**
+ * How far the drawings and sliders reach. y has room to move, so that one sees it move.
+ * @type {(problem: Problem, out: ForwardResult) => Ranges}
+ */
 function domainsOf({ x, valid }, out) {
     const xs = x.flatMap((row, i) => row.filter((_, j) => valid[i][j]));
     const ys = out.y.flat();
+    /** @type {(values: number[]) => number} */
     const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value)), 3);
     const [low, high] = [xs.reduce((a, b) => Math.min(a, b), Infinity), xs.reduce((a, b) => Math.max(a, b), -Infinity)];
     const step = 10 ** Math.floor(Math.log10(high - low > 0 ? high - low : 1));
@@ -109,12 +134,16 @@ function domainsOf({ x, valid }, out) {
     };
 }
 
-/** The next of 1, 2, 3, 5, 10, 20, 30, 50 ... */
+/**
+ * The next of 1, 2, 3, 5, 10, 20, 30, 50 ...
+ * @type {(value: number) => number}
+ */
 function roundUp(value) {
     const power = 10 ** Math.floor(Math.log10(value));
     return power * ([1, 2, 3, 5, 10].find((one) => one * power >= value) ?? 10);
 }
 
+/** @type {(values: number[]) => { mean?: number; std?: number }} */
 function spreadOf(values) {
     if (!values.length) return {};
     const mean = values.reduce((sum, value) => sum + value, 0) / values.length;

@@ -13,8 +13,10 @@ import { formatNumber } from "#shared/numbers.js";
 
 const HISTOGRAM = { left: 36, right: 4, top: 16, bottom: 22, height: 150 };
 
+/** @type {(options: HistogramOptions) => { element: HTMLElement; update(news: HistogramData): void }} */
 export function histogram({ hue, reach, open = false, flat = null }) {
     const element = html("div", { class: "histogram" });
+    /** @type {HistogramData | null} */
     let data = null;
 
     function redraw() {
@@ -23,6 +25,7 @@ export function histogram({ hue, reach, open = false, flat = null }) {
         element.replaceChildren(histogramDrawing({ ...data, hue, reach, open, flat, width }));
     }
 
+    /** @type {(news: HistogramData) => void} */
     function update(news) {
         data = news;
         redraw();
@@ -32,16 +35,20 @@ export function histogram({ hue, reach, open = false, flat = null }) {
     return { element, update };
 }
 
+/** @type {(drawn: HistogramOptions & HistogramData & { width: number }) => SVGElement} */
 function histogramDrawing({ label, counts, most, hue, reach, open, flat, width }) {
     const { left, right, top, bottom, height } = HISTOGRAM;
     const total = counts.reduce((sum, count) => sum + count, 0) || 1;
     const floor = height - bottom;
+    /** @type {(share: number) => number} */
     const up = (share) => floor - (share / most) * (floor - top);
     // An open histogram has half a bin of air between its inside and each of the two ends.
     const slot = (width - left - right) / (counts.length + (open ? 1 : 0));
     const inside = open ? counts.length - 2 : counts.length;
     const begin = left + (open ? 1.5 * slot : 0);
+    /** @type {(value: number) => number} */
     const across = (value) => begin + ((value + reach) / (2 * reach)) * inside * slot;
+    /** @type {(i: number) => number} */
     const place = (i) => (!open ? i : i === 0 ? 0 : i === counts.length - 1 ? i + 1 : i + 0.5);
     const level = most > 0.6 ? 0.5 : most > 0.25 ? 0.2 : 0.1;
     const levels = Array.from({ length: Math.floor(most / level + 1e-9) + 1 }, (_, i) => i * level);
@@ -63,15 +70,21 @@ function histogramDrawing({ label, counts, most, hue, reach, open, flat, width }
     );
 }
 
+/** @type {(x: number, y: number, anchor: string, text: string) => SVGElement} */
 function histogramTick(x, y, anchor, text) {
     return svg("text", { class: "tick", x, y, "text-anchor": anchor }, text);
 }
 
+/** @type {(from: number, to: number, top: number, floor: number) => SVGElement} */
 function histogramShade(from, to, top, floor) {
     return svg("rect", { class: "flat", x: from, y: top, width: Math.max(to - from, 0), height: floor - top });
 }
 
-/** A count that is not 0 is never less than a pixel high. */
+/**
+ * A count that is not 0 is never less than a pixel high.
+ * @type {(bar: { x: number; width: number; top: number; floor: number; hue: number; beyond: boolean; count: number;
+ *     total: number }) => SVGElement}
+ */
 function histogramBar({ x, width, top, floor, hue, beyond, count, total }) {
     const height = count > 0 ? Math.max(floor - top, 1) : 0;
     const gap = Math.min(1, width / 6);

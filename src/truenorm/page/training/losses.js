@@ -7,15 +7,19 @@ import { html, scrollBox } from "#shared/elements.js";
 import { formatNumber } from "#shared/numbers.js";
 import { NORM_WORDS, pairAt, runKey, shownRuns } from "#training/runs.js";
 
+/** @type {Record<RecordedNorm, number>} */
 export const NORM_HUES = { none: 3, batch: 0 };
+/** @type {Record<RecordedNorm, number>} */
 const NORM_DASHES = { none: 1, batch: 0 };
 const GUESSING = { hue: 4, dash: 5, shape: 5, thin: true };
 const BEAT = 450; // milliseconds that a moment is shown while it plays
 
+/** @type {(recorded: Recorded, run: Run) => Look} */
 export function lookOfRun({ rates }, { norm, rate }) {
     return { hue: NORM_HUES[norm], dash: NORM_DASHES[norm], shape: rates.indexOf(rate) };
 }
 
+/** @type {(state: State, recorded: Recorded) => HTMLElement} */
 export function lossChart(state, recorded) {
     const { points, moments, runs } = recorded;
     const player = createPlayer(state, moments);
@@ -27,14 +31,15 @@ export function lossChart(state, recorded) {
         },
     });
     chart.element.querySelector(".slider").append(player.button);
+    /** @type {Series} */
     const guessing = { name: "blind guessing", points: moments.map((step) => [step, recorded.guessing]), ...GUESSING };
-    state.watch(["training.rate", "training.step", "training.scale", "training.steps", "training.runs"], () => {
+    state.watch(["training.lr", "training.step", "training.scale", "training.steps", "training.runs"], () => {
         const series = shownRuns(state, recorded).map((key) => {
             const run = runs.get(key);
             return {
                 name: `learning rate ${run.rate} ${NORM_WORDS[run.norm]}`,
-                points: points.map((step, i) => [step, run.loss[i] ?? NaN]),
-                ...lookOfRun(recorded, run), thin: String(run.rate) !== state.get("training.rate"),
+                points: points.map((step, i) => /** @type {Point} */ ([step, run.loss[i] ?? NaN])),
+                ...lookOfRun(recorded, run), thin: String(run.rate) !== state.get("training.lr"),
             };
         });
         chart.update({
@@ -45,14 +50,20 @@ export function lossChart(state, recorded) {
     return chart.element;
 }
 
-/** The legend: a row for each learning rate, a switch for each run, and its loss at the moment. */
+/**
+ * The legend: a row for each learning rate, a switch for each run, and its loss at the moment.
+ * @type {(state: State, recorded: Recorded) => HTMLElement}
+ */
 export function runSwitches(state, recorded) {
     const { rates, runs } = recorded;
+    /** @type {Map<string, { box: HTMLInputElement; loss: HTMLElement }>} */
     const switches = new Map();
+    /** @type {Map<string, HTMLElement>} */
     const rows = new Map(rates.map((rate) => [String(rate), html(
         "tr", {}, html("th", { scope: "row" }, String(rate)),
         pairAt(recorded, rate).map((run) => {
             const key = runKey(run.norm, rate);
+            /** @type {HTMLInputElement} */
             const box = html("input", { type: "checkbox", onchange: () => setRun(state, recorded, key, box.checked) });
             const name = html("span", { class: "unseen" }, `learning rate ${rate} ${NORM_WORDS[run.norm]}`);
             const loss = html("b", {});
@@ -61,7 +72,7 @@ export function runSwitches(state, recorded) {
         }),
     )]));
     const caption = html("caption", {});
-    state.watch(["training.rate", "training.step", "training.runs"], () => {
+    state.watch(["training.lr", "training.step", "training.runs"], () => {
         const step = state.get("training.step");
         const point = recorded.points.indexOf(step);
         const shown = shownRuns(state, recorded);
@@ -70,7 +81,7 @@ export function runSwitches(state, recorded) {
             box.checked = shown.includes(key);
             loss.textContent = formatNumber(runs.get(key).loss[point] ?? NaN);
         }
-        for (const [rate, row] of rows) row.classList.toggle("chosen", rate === state.get("training.rate"));
+        for (const [rate, row] of rows) row.classList.toggle("chosen", rate === state.get("training.lr"));
     });
     return html(
         "div", { class: "switches" },
@@ -87,16 +98,21 @@ export function runSwitches(state, recorded) {
     );
 }
 
+/** @type {(state: State, recorded: Recorded, key: string, shown: boolean) => void} */
 function setRun(state, recorded, key, shown) {
     const others = shownRuns(state, recorded);
     const wanted = [...recorded.runs.keys()].filter((one) => (one === key ? shown : others.includes(one)));
     state.set({ "training.runs": wanted });
 }
 
-/** Moment after moment, from the start when it is at the end. For those who want no motion, one at a press. */
+/**
+ * Moment after moment, from the start when it is at the end. For those who want no motion, one at a press.
+ * @type {(state: State, moments: number[]) => { button: HTMLElement; stop(): void }}
+ */
 function createPlayer(state, moments) {
     const still = matchMedia("(prefers-reduced-motion: reduce)");
     const button = html("button", { type: "button", class: "play", onclick: press });
+    /** @type {ReturnType<typeof setInterval> | null} */
     let timer = null;
 
     function label() {

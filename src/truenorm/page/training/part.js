@@ -20,6 +20,7 @@ import {
     readRuns, someOf, tellingRate,
 } from "#training/runs.js";
 
+/** @type {(root: HTMLElement, state: State) => void} */
 export function mountTraining(root, state) {
     const recorded = readRuns(document.getElementById("runs").textContent);
     defineTraining(state, recorded);
@@ -47,23 +48,30 @@ export function mountTraining(root, state) {
     );
 }
 
-/** At first: the rate at which the two differ most, and the end. */
+/**
+ * At first: the rate at which the two differ most, and the end.
+ * @type {(state: State, recorded: Recorded) => void}
+ */
 function defineTraining(state, recorded) {
     const { rates, moments, runs } = recorded;
-    state.field("training.rate", choice(...rates.map(String)), String(tellingRate(recorded)));
+    state.field("training.lr", choice(...rates.map(String)), String(tellingRate(recorded)));
     state.field("training.step", momentCodec(moments), moments.at(-1));
     state.field("training.scale", choice("log", "linear"), "log");
     state.field("training.steps", choice("early", "even"), "early");
     state.field("training.runs", someOf([...runs.keys()]), null);
 }
 
+/** @type {(state: State, recorded: Recorded) => HTMLElement} */
 function trainingChoices(state, { rates, runs }) {
-    const rate = chooser(state, "training.rate", "Learning rate", rates.map((one) => [String(one), String(one)]));
+    // A list, because an object would put the key "1" before "0.01".
+    const options = rates.map((one) => /** @type {[string, string]} */ ([String(one), String(one)]));
+    const rate = chooser(state, "training.lr", "Learning rate", options);
     // Who chooses a rate wants to see its runs; those that were ticked by hand stay.
     rate.addEventListener("change", () => {
         const shown = state.get("training.runs");
         if (shown === null) return;
-        const wanted = ([key, run]) => shown.includes(key) || String(run.rate) === state.get("training.rate");
+        /** @type {(run: [string, Run]) => boolean} */
+        const wanted = ([key, run]) => shown.includes(key) || String(run.rate) === state.get("training.lr");
         state.set({ "training.runs": [...runs].filter(wanted).map(([key]) => key) });
     });
     const scale = chooser(state, "training.scale", "Loss axis", { log: "logarithmic", linear: "even" });
@@ -71,10 +79,11 @@ function trainingChoices(state, { rates, runs }) {
     return html("div", { class: "controls" }, rate, scale, steps);
 }
 
+/** @type {(state: State, recorded: Recorded) => HTMLElement} */
 function whatToLookAt(state, recorded) {
     const silent = html("span");
-    state.watch(["training.rate"], () => {
-        const rate = state.get("training.rate");
+    state.watch(["training.lr"], () => {
+        const rate = state.get("training.lr");
         const [without, withNorm] = pairAt(recorded, rate).map((run) => percentOf(run.silent.at(-1)));
         silent.textContent = `At the end, at learning rate ${rate}, ${without} of the outputs are silent without batch `
             + `norm, and ${withNorm} with it.`;
@@ -95,22 +104,28 @@ function whatToLookAt(state, recorded) {
     );
 }
 
-/** Held-out losses over seeds: what can be said, the numbers, and how to check them. */
+/**
+ * Held-out losses over seeds: what can be said, the numbers, and how to check them.
+ * @type {(state: State, recorded: Recorded) => HTMLElement}
+ */
 function endView(state, recorded) {
     const { rates, seeds, steps } = recorded;
+    /** @type {(rate: number | string) => (number | null)[][]} */
     const lossesAt = (rate) => pairAt(recorded, rate).map((run) => run.held_out);
     const verdict = html("p", { class: "verdict" });
+    /** @type {Map<string, HTMLElement>} */
     const rows = new Map(rates.map((rate) => [String(rate), html(
         "tr", {}, html("th", { scope: "row" }, String(rate)),
         lossesAt(rate).map((losses) =>
             html("td", {}, meanInWords(losses), html("span", {}, ` ${rangeInWords(losses)}`))),
     )]));
-    state.watch(["training.rate"], () => {
-        const rate = state.get("training.rate");
-        verdict.textContent = `Learning rate ${rate}: ${compareLosses(...lossesAt(rate), recorded.guessing)}`;
+    state.watch(["training.lr"], () => {
+        const rate = state.get("training.lr");
+        const [without, withNorm] = lossesAt(rate);
+        verdict.textContent = `Learning rate ${rate}: ${compareLosses(without, withNorm, recorded.guessing)}`;
         for (const [one, row] of rows) row.classList.toggle("chosen", one === rate);
     });
-    const commands = () => pairAt(recorded, state.get("training.rate")).map((run) => commandFor(run, steps)).join("\n");
+    const commands = () => pairAt(recorded, state.get("training.lr")).map((run) => commandFor(run, steps)).join("\n");
     const heads = ["rate", "without", "with batch norm"].map((name) => html("th", { scope: "col" }, name));
     return html(
         "section", {}, html("h3", {}, "Where it ends"),
@@ -128,6 +143,7 @@ function endView(state, recorded) {
     );
 }
 
+/** @type {(recorded: Recorded) => HTMLElement} */
 function whatNotToConclude(recorded) {
     const best = bestRun(recorded);
     const lowest = `${meanInWords(best.held_out)}, is at learning rate ${best.rate} ${NORM_WORDS[best.norm]}`;

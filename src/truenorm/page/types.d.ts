@@ -1,0 +1,200 @@
+// The shapes of the values that pass between modules, for `tsc --checkJs`: see tools/lint_page.sh. The page does not
+// load this file.
+
+// ---- maths ----
+type NormName = "batch" | "layer" | "instance" | "group" | "rms";
+interface Norm {
+    name: NormName; pattern: string; center: boolean; eps: number; ddof: number; eps_at: "var" | "std"; groups: number;
+}
+type Valid = boolean[] | boolean[][];
+interface Partition { size: number; index: number[][] }
+interface Moments { count: number[]; mean: number[]; m2: number[] }
+interface Masking { valid?: Valid; offsets?: number[] }
+interface Affine { weight?: number[] | null; bias?: number[] | null }
+interface ForwardResult {
+    x: number[][]; norm: Norm; weight: number[] | null; bias: number[] | null; offsets?: number[]; given: Moments |
+    null;
+    moments: Moments; partition: Partition; valid: boolean[][]; var: number[]; rstd: number[]; xhat: number[][]; y:
+    number[][];
+}
+interface BackwardSums { dxhat: number[]; dxhat_xhat: number[]; dweight: number[] | null; dbias: number[] | null }
+interface Gradients { dx: number[][]; dweight: number[] | null; dbias: number[] | null }
+type ExplainedStep = { part: "forward" | "backward"; name: string; formula: string }
+    & ({ of: "cells"; values: number[][] } | { of: "statistics" | "columns"; values: number[] });
+
+// ---- shared ----
+type Child = Node | string | number | null | undefined | Child[];
+type Attributes = Record<string, string | number | boolean | null | undefined | ((event: any) => unknown)>;
+interface Codec<Value> { encode(value: Value): string; decode(text: string): Value }
+interface Fields {
+    part: string; theme: string;
+    x: string[][]; norm: NormName; samples: number; groups: number; eps: number; ddof: number; eps_at: "var" | "std";
+    weight: string[]; bias: string[];
+    "table.cell": SheetCell;
+    "backward.loss": LossKind; "backward.dy": string[][]; "backward.cell": string; "backward.step": string;
+    "sentences.first": string[][]; "sentences.second": string[][]; "sentences.rows": "given" | "computed";
+    "sentences.fill": number; "sentences.watched": number;
+    "training.lr": string; "training.step": number; "training.scale": "log" | "linear"; "training.steps": "early" |
+    "even";
+    "training.runs": string[] | null;
+}
+type FieldName = keyof Fields;
+interface State {
+    field<Name extends FieldName>(name: Name, codec: Codec<any>, initial: Fields[Name]): void;
+    get<Name extends FieldName>(name: Name): Fields[Name];
+    set(values: Partial<Fields>): void;
+    watch(names: readonly FieldName[], run: () => void): void;
+    fragment(): string; flush(): void; apply(hash: string): void; complaints(): string;
+    part(name: string): State;
+}
+/** A view of a part: its element, and what shows a new model in it. */
+interface View<Model> { element: HTMLElement; update(model: Model): void }
+interface Problem {
+    cells: string[][]; rows: number; columns: number; x: number[][]; norm: Norm; valid: boolean[][];
+    weight: number[]; bias: number[]; offsets: number[];
+}
+/** What code is written for. */
+interface CodeInput extends Affine {
+    x: number[][]; norm: Norm; valid?: Valid; offsets?: number[]; dy?: number[][] | null;
+}
+type Codes = Record<string, () => string>;
+/** What distinguishes a series in a chart: numbers of a colour, a dash and a marker. */
+interface Look { hue: number; dash: number; shape: number; thin?: boolean }
+interface Series extends Partial<Look> { name: string; points: [number, number][] }
+interface ChartData {
+    series: Series[]; at: number | null; logarithmic: boolean; stretched: boolean; places: number[] | null;
+}
+type Point = [number, number];
+
+// ---- table ----
+interface Place { row: number; column: number }
+interface SheetCell extends Place { sheet: string }
+interface Area extends Place { high: number; wide: number }
+interface Boxes { rowStarts: number[]; columnStarts: number[] }
+interface SheetShape extends Boxes { rows: number; columns: number }
+interface BoxLines extends Boxes { beside?: string[] | null; above?: string[] | null }
+/** What a cell shows: a text or a number, and "", "missing" or "wrong". */
+interface CellContent { value: any; state: string }
+interface Sheet {
+    element: HTMLElement; grid: HTMLElement; box: HTMLElement;
+    shape(wanted: SheetShape): void; write(read: (row: number, column: number) => CellContent): void;
+    drawBoxes(wanted: BoxLines): void; focus(row: number, column: number): void;
+    light(lit: Area | null, at: Place | null): void; setCaption(words: Node[]): void;
+    tall(): boolean; cellWidth(): number; offsetOf(column: number): number;
+}
+interface TableView { problem: Problem; out: ForwardResult; at: SheetCell | null }
+type ParameterName = "weight" | "bias";
+interface TableActions {
+    change(values: Partial<Fields>, key?: string | null): void; travel(direction: "undo" | "redo"): void;
+    setCell(row: number, column: number, text: string): void; setTable(table: string[][], words: string): boolean;
+    insert(what: "row" | "column"): void; remove(what: "row" | "column"): void;
+    setParameter(name: ParameterName, column: number, text: string): void; undoNormalization(): void;
+    paste(event: ClipboardEvent): void; clearParameters(): void; showExample(): void;
+    canUndo(): boolean; canRedo(): boolean;
+}
+
+// ---- backward ----
+type LossKind = "given" | "cell" | "squares" | "sum";
+interface Loss { kind: LossKind; given: number[][]; row: number; column: number }
+interface BackwardModel {
+    problem: Problem; out: ForwardResult; loss: Loss; total: number; dy: number[][]; row: number; column: number;
+    explained: Map<string, ExplainedStep>; texts: string[][]; typed: number[][]; steps: BackwardStep[];
+}
+type BackwardStep = { key: string; name: string; title: string; why: string; paths: string[][]; edges: string[];
+    symbols: string }
+    & ({ of: "cells"; values: number[][] } | { of: "statistics" | "columns"; values: number[] });
+interface Slope { h: number; up: number; down: number; slope: number }
+interface Comparison {
+    chosen: Slope & { dx: number; relative: number }; worst: number; cells: number; jumps: number;
+    reach: "table" | "shared" | "cell";
+}
+interface GraphNumber { value: number; gradient?: number; gradientName?: string }
+interface TableUpdate {
+    caption: string; rowNames: string[]; columnNames: string[]; texts: string[][];
+    classes(i: number, j: number): string; chosen?(i: number, j: number): boolean; bad?(i: number, j: number): boolean;
+    editable?: boolean;
+}
+
+// ---- sentences ----
+interface Word {
+    word: string; sentence: number; position: number; embedding: string[]; given: string[]; row: number[]; valid:
+    boolean[];
+    weights: { word: string; weight: number | undefined }[];
+}
+interface SentencesModel { words: Word[]; computed: boolean; lengths: number[]; watched: number }
+interface Method { title: string; norm: Norm; countsPadding: boolean; hue: number }
+interface WatchedRow { y: number[]; valid: boolean[]; mean: number[]; deviation: number[] }
+interface MovedRow extends WatchedRow { alone: number[]; difference: number[]; moved: number }
+
+// ---- training ----
+type RecordedNorm = "none" | "batch";
+interface Run {
+    norm: RecordedNorm; rate: number; loss: (number | null)[]; held_out: (number | null)[]; std: (number | null)[];
+    saturated: number[]; silent: number[]; slope: number[]; into: number[][]; out: number[][];
+}
+interface Recorded {
+    steps: number; batch: number; hidden: number; guessing: number; seeds: number; flat: number; silent: number; parts:
+    number;
+    reach: number; points: number[]; moments: number[]; runs: Map<string, Run>; rates: number[];
+}
+
+// ---- inside one module ----
+type Token = [kind: string, text: string];
+interface Arrays { floats(list: string): string; truths(list: string): string }
+interface Prepared {
+    x: number[][]; norm: Norm; dy: number[][] | null; columns: number; bySample: boolean; byRow: boolean; whole:
+    boolean;
+    valid: boolean[][]; offsets: number[]; groups: number; weight: number[]; bias: number[]; simple: boolean;
+    torchTakes: boolean;
+}
+type OnParameter = (name: ParameterName, column: number, text: string) => void;
+interface ParameterSlider { element: HTMLElement; show(number: number, bound: number): void }
+interface StripLine {
+    element: HTMLElement; inSight: boolean; drawn: string; weight: ParameterSlider; bias: ParameterSlider; draw():
+    void;
+}
+/** How far drawings and sliders reach. */
+interface Ranges { xs: number[]; ys: number[]; weights: number; biases: number }
+interface StripsNow extends Ranges { problem: Problem; out: ForwardResult }
+interface DrawnCell {
+    element: HTMLElement; shown: any; state: string; length: number; row?: number; column?: number; wide?: number;
+}
+interface SheetLine { element: HTMLElement; head: HTMLElement; cells: DrawnCell[] }
+interface SheetOptions {
+    sheet: string; caption: Child; label: string; rowNames?: string[] | null;
+    onpoint(at: SheetCell | null): void; onfocus(at: SheetCell): void;
+    onkey(event: KeyboardEvent, at: SheetCell): boolean; onedit?: ((row: number, column: number, text: string) => void)
+    | null;
+}
+type LossRule = (y: number, given: number, chosen: boolean) => number;
+type ComparedModel = Pick<BackwardModel, "problem" | "out" | "loss" | "row" | "column"> & { dx: number[][]; paths:
+    number[][][] };
+interface StatisticAlone {
+    rows: number[]; columns: number[]; x: number[][]; norm: Norm; valid: boolean[][]; weight: number[]; bias: number[];
+    rstd: number; loss: Loss; rest: number;
+}
+interface Graph { boxes: Record<string, Point>; edges: Record<string, string> }
+type EdgeState = "todo" | "done" | "lit";
+interface GraphUpdate {
+    center: boolean; lit: string[]; done: string[]; numbers: Record<string, GraphNumber>; target: string | null; label:
+    string;
+}
+interface NumberWriter {
+    model: Omit<BackwardModel, "steps">; plain(value: number): string; factor(value: number): string;
+    product(...values: number[]): string; sum(cells: Point[], valuesAt: (cell: Point) => number[]): string;
+    of(name: string, place?: Point): number; addition(...values: number[]): string; power(value: number): string;
+    column: Point[]; shared: Point[]; degrees: string | null; rounded(): boolean;
+}
+interface StepRule {
+    title: string | ((norm: Norm) => string); why: string | ((norm: Norm) => string); paths: string[][];
+    numbers: ((writer: NumberWriter) => string) | null;
+}
+type OnChoose = (row: number, column: number) => void;
+interface UpdatedTable {
+    role?: string | null; makeCell(i: number, j: number): HTMLElement; onchoose: OnChoose;
+    show(cell: HTMLElement, text: string, how: { chosen: boolean; bad: boolean; editable: boolean }): void;
+}
+type SentenceField = "sentences.first" | "sentences.second";
+type MethodName = "counted" | "layer" | "valid";
+interface HistogramOptions { hue: number; reach: number; open?: boolean; flat?: number | null }
+interface HistogramData { label: string; counts: number[]; most: number }
