@@ -25,11 +25,11 @@ PICTURES: dict[str, tuple[str, str, ViewportSize, Literal["light", "dark"]]] = {
     "table": ("part=table&norm=layer", "One table", DESKTOP, "light"),
     "backward": ("part=backward&backward.step=dvar", "Step by step", DESKTOP, "light"),
     "sentences": ("part=sentences&sentences.fill=10", "4. So the mean shrinks", DESKTOP, "light"),
-    "training": ("part=training", "Training, seen", DESKTOP, "dark"),
+    "training": ("part=training", "Training with and without batch norm", DESKTOP, "dark"),
     "table-phone": ("part=table", "One table", PHONE, "light"),
     "backward-phone": ("part=backward&backward.step=dvar", "Step by step", PHONE, "dark"),
     "sentences-phone": ("part=sentences&sentences.fill=10", "Padded sentences", PHONE, "dark"),
-    "training-phone": ("part=training", "Training, seen", PHONE, "light"),
+    "training-phone": ("part=training", "Training with and without batch norm", PHONE, "light"),
 }
 
 

@@ -1,8 +1,8 @@
-// The way back: measured slopes agree with dx, and formulas with numbers in them come to the numbers that they show.
+// The backward pass: measured gradients agree with dx, and formulas with numbers in them come to the numbers that they show.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { LOSSES, compareSlopes, lossSlopes, lossTerms, sumCells } from "../../src/truenorm/page/backward/differences.js";
+import { LOSSES, compareGradients, lossGradients, lossTerms, sumCells } from "../../src/truenorm/page/backward/differences.js";
 import { explain } from "../../src/truenorm/page/maths/explanation.js";
 import { describe, forward } from "../../src/truenorm/page/maths/normalization.js";
 import { STEP_KEYS, inNumbers, numbersInGraph, stepsBack } from "../../src/truenorm/page/backward/steps.js";
@@ -18,7 +18,7 @@ function modelOf(norm, kind, { x = X, row = 3, column = 1 } = {}) {
     };
     const out = forward(x, norm, problem);
     const loss = { kind, given: x.map((cells, i) => cells.map((_, j) => GIVEN[i % 5][j % 4])), row, column };
-    const dy = lossSlopes(out, loss);
+    const dy = lossGradients(out, loss);
     const explained = new Map(explain(x, norm, { ...problem, dy }).map((step) => [step.name, step]));
     const values = (name) => explained.get(name)?.values;
     const paths = ["dx (through xhat)", "dx (through var)", "dx (through mean)"].map(values).filter(Boolean);
@@ -29,10 +29,10 @@ function modelOf(norm, kind, { x = X, row = 3, column = 1 } = {}) {
 const CONVENTIONS = ["batch", "layer", "instance", "group", "rms"].flatMap((name) => [0, 1].flatMap((ddof) =>
     ["var", "std"].map((eps_at) => describe(name, { ddof, eps_at, eps: 0.01, groups: 2 }))));
 
-test("measured slopes agree with dx, for every norm, convention and loss", () => {
+test("measured gradients agree with dx, for every norm, convention and loss", () => {
     for (const norm of CONVENTIONS) {
         for (const kind of Object.keys(LOSSES)) {
-            const { worst, cells, jumps } = compareSlopes(modelOf(norm, kind));
+            const { worst, cells, jumps } = compareGradients(modelOf(norm, kind));
             assert.ok(worst < 1e-7, `${norm.name} ${norm.eps_at} ${norm.ddof} ${kind}: ${worst}`);
             assert.deepEqual([cells, jumps], [19, 0]);
         }
@@ -42,12 +42,12 @@ test("measured slopes agree with dx, for every norm, convention and loss", () =>
 test("a wrong dx would be noticed", () => {
     const model = modelOf(describe("batch"), "given");
     const dx = model.dx.map((cells) => cells.map((value) => value * 1.0001));
-    assert.ok(compareSlopes({ ...model, dx }).worst > 1e-5);
+    assert.ok(compareGradients({ ...model, dx }).worst > 1e-5);
 });
 
 test("the losses at both sides are those of the whole table", () => {
     const model = modelOf(describe("layer"), "squares");
-    const { chosen } = compareSlopes(model);
+    const { chosen } = compareGradients(model);
     const x = model.problem.x.with(3, model.problem.x[3].with(1, 5 + chosen.h));
     const up = sumCells(lossTerms(forward(x, model.problem.norm, model.problem), model.loss));
     assert.ok(Math.abs(chosen.up - up) < 1e-12 * Math.abs(up));
@@ -56,13 +56,13 @@ test("the losses at both sides are those of the whole table", () => {
 
 test("far from 0, and very close together, there is still something to measure", () => {
     const far = X.map((cells) => cells.map((value) => value + 1e6));
-    assert.ok(compareSlopes(modelOf(describe("batch"), "given", { x: far })).worst < 1e-4);
+    assert.ok(compareGradients(modelOf(describe("batch"), "given", { x: far })).worst < 1e-4);
     const close = X.map((cells) => cells.map((value) => value * 1e-9));
-    assert.ok(compareSlopes(modelOf(describe("batch"), "given", { x: close })).worst < 1e-7);
+    assert.ok(compareGradients(modelOf(describe("batch"), "given", { x: close })).worst < 1e-7);
 });
 
 test("where equal numbers are divided by nothing, nothing is compared", () => {
-    const { worst, cells, jumps } = compareSlopes(modelOf(describe("batch", { eps: 0 }), "given", {
+    const { worst, cells, jumps } = compareGradients(modelOf(describe("batch", { eps: 0 }), "given", {
         x: [[5, 1], [5, 2], [5, 4]], row: 1, column: 0,
     }));
     assert.deepEqual([cells, jumps], [3, 3]);
@@ -75,7 +75,7 @@ test("large tables are measured where it is quick", () => {
     const reach = (name, rows, columns) => {
         const wide = modelOf(describe(name), "given", { x: table(rows, columns) });
         wide.problem.weight = wide.problem.bias = new Array(columns).fill(1);
-        const { reach: how, cells } = compareSlopes(wide);
+        const { reach: how, cells } = compareGradients(wide);
         return [how, cells];
     };
     assert.deepEqual(reach("batch", 12, 4), ["table", 48]);

@@ -73,11 +73,11 @@ def solve(case: Case) -> Case:
     """The case with what the reference computes."""
     norm, form = norm_of(case), Padded(case)
     form.name = case["norm"]["name"]
-    given = {key: case[key] for key in ("weight", "bias") if key in case}
+    given: dict[str, Any] = {key: case[key] for key in ("weight", "bias") if key in case}
     if "moments" in case:
         given["moments"] = Moments(*(np.array(case["moments"][key]) for key in ("count", "mean", "m2")))
     out = reference.forward(form.pad(case["x"]), norm, valid=form.valid, **given)
-    want = {
+    want: dict[str, Any] = {
         "count": form.statistics(out.moments.count),
         "mean": form.statistics(out.moments.mean),
         "m2": form.statistics(out.moments.m2),

@@ -53,7 +53,7 @@ test("nonsense in an address is left out and said", () => {
     assert.equal(state.get("part"), "two");
     assert.equal(
         state.complaints(),
-        "Left out of the address, as it makes no sense here: norm=foo, eps=-1, x=1,2;3, colour=red, %E0%A4%A=1.",
+        "Ignored in the address, as it cannot be read: norm=foo, eps=-1, x=1,2;3, colour=red, %E0%A4%A=1.",
     );
     assert.equal(example({ hash: "#norm=%E0%A4%A" }).get("norm"), "batch");
     for (const text of ["", "%20", "0x1", "1_0", "Infinity", "e", "%E0%A4%A"]) {

@@ -120,12 +120,12 @@ test("what is left out is said, the first few by name", () => {
     const cells = [["1", "two", ""], ["x", "y", "z"]];
     const valid = [[true, false, false], [false, false, false]];
     assert.deepEqual(describeProblems({ cells, valid }), [
-        "Row 1, column 2: “two” is no number, so it is left out.", "Row 2, column 1: “x” is no number, so it is left out.",
-        "Row 2, column 2: “y” is no number, so it is left out.", "And 1 more cell with no number, left out too.",
+        "Row 1, column 2: “two” is not a number, so it is left out.", "Row 2, column 1: “x” is not a number, so it is left out.",
+        "Row 2, column 2: “y” is not a number, so it is left out.", "And 1 more cell without a number, left out too.",
     ]);
     assert.equal(describeEmptyCells({ cells, valid }), "1 cell without a number, left out of every mean.");
     assert.deepEqual(describeParameters({ columns: 2 }, [{ name: "weight", initial: "1", texts: ["2", "", "gone"] }]), [
-        "The weight of column 2 is empty: 1 is taken.",
+        "The weight of column 2 is empty: 1 is used.",
     ]);
 });
 
@@ -147,7 +147,7 @@ test("nothing to divide by is said", () => {
     }
     const tiny = forward([[1, 2]], describe("batch", { eps: 1e-320, eps_at: "std" }));
     assert.match(describeNoSpread(tiny), /^2 of the boxes: eps is too small to compute with/);
-    assert.match(describeNoSpread(forward([[5, 6]], describe("batch", { ddof: 1 }))), /^2 of the boxes have one number alone/);
+    assert.match(describeNoSpread(forward([[5, 6]], describe("batch", { ddof: 1 }))), /^2 of the boxes have only one number/);
 });
 
 test("axes and formulas follow the norm", () => {

@@ -169,7 +169,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that a browser was asked to open."""
     addresses: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda address: addresses.append(address) or True)
+
+    def browse(address: str) -> bool:
+        addresses.append(address)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", browse)
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     return addresses

@@ -1,4 +1,4 @@
-"""The page's way back in a real browser: its numbers are Python's, and every step can be reached in every way."""
+"""The page's backward pass in a real browser: its numbers are Python's, and every step can be reached in every way."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import truenorm as tn
 
 X = np.array([[7, 5, 4], [2, 3, 4], [1, 2, 3], [7, 5, 6], [3, 3, 4]], float)
 DY = np.array([[1, 0, 0.5], [0, -1, 0], [-1, 0, 1], [0, 0.5, 0], [1, 2, -1]], float)
-AFFINE = {"weight": [2.0, 1.0, 0.5], "bias": [0.0, 1.0, -1.0]}
-PLAIN = {"weight": [1.0, 1.0, 1.0], "bias": [0.0, 0.0, 0.0]}
+AFFINE: dict[str, Any] = {"weight": [2.0, 1.0, 0.5], "bias": [0.0, 1.0, -1.0]}
+PLAIN: dict[str, Any] = {"weight": [1.0, 1.0, 1.0], "bias": [0.0, 0.0, 0.0]}
 
 # The edges that light up, each by its forward name.
 LIT = {
@@ -88,7 +88,7 @@ def agrees(shown: list[list[str]], want: Any) -> None:
     assert_allclose(flat, want[~np.isnan(want)], rtol=6e-4, atol=1e-12)
 
 
-CASES = {
+CASES: dict[str, tuple[str, tn.Norm, dict[str, Any]]] = {
     "batch": ("", tn.batch(), {**PLAIN}),
     "batch n-1": ("&norm=batch&ddof=1&weight=2,1,0.5&bias=0,1,-1", tn.batch(ddof=1), AFFINE),
     "layer eps outside": (
@@ -104,8 +104,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_step_shows_what_python_explains(open_page: Open, case: str) -> None:
-    fragment, norm, told = CASES[case]
-    want = tn.explain(X, norm, dy=DY, **told)
+    fragment, norm, arguments = CASES[case]
+    want = tn.explain(X, norm, dy=DY, **arguments)
     page = open_page(f"#part=backward{fragment}")
     lit = LIT if norm.center else LIT_RMS
     names = [step.name for step in want.steps if step.part == "backward"]
@@ -127,7 +127,7 @@ def test_every_step_shows_what_python_explains(open_page: Open, case: str) -> No
     assert set(edges(page, "done").split()) == before
     assert len(before) == (12 if norm.center else 9)
     assert page.locator(".backward-list li").count() == len(names)
-    agrees(values(page), tn.backward(DY, tn.forward(X, norm, **told))[0])
+    agrees(values(page), tn.backward(DY, tn.forward(X, norm, **arguments))[0])
 
 
 def test_lit_edges_are_wider_and_point_back(open_page: Open) -> None:
@@ -200,9 +200,9 @@ def test_a_cell_is_chosen_by_click_and_by_arrows(open_page: Open) -> None:
 
 @pytest.mark.parametrize("loss", ["given", "cell", "squares", "sum"])
 @pytest.mark.parametrize("norm", ["batch", "rms"])
-def test_losses_and_measured_slopes(open_page: Open, loss: str, norm: str) -> None:
+def test_losses_and_measured_gradients(open_page: Open, loss: str, norm: str) -> None:
     page = open_page(f"#part=backward&norm={norm}&backward.cell=3,2&backward.step=dx&weight=2,1,0.5&bias=0,1,-1")
-    titles = {"given": "Numbers of my own", "cell": "One cell of y", "squares": "Half of all y²", "sum": "Sum of all y"}
+    titles = {"given": "My own dy", "cell": "One cell of y", "squares": "Half of all y²", "sum": "Sum of all y"}
     option(page, titles[loss]).check()
     out = tn.forward(X, {"batch": tn.batch, "rms": tn.rms}[norm](), **AFFINE)
     one = np.zeros_like(X)
@@ -244,7 +244,7 @@ def test_dy_is_edited_and_bad_input_is_shown_where_it_is(open_page: Open) -> Non
     assert wrong.is_hidden()
     assert entry(page, 1, 1).input_value() == "1"
     assert not entry(page, 1, 1).is_editable()
-    option(page, "Numbers of my own").check()
+    option(page, "My own dy").check()
     assert entry(page, 1, 1).input_value() == "1e"
     option(page, "Layer").check()
     entry(page, 1, 1).press("End")
@@ -277,7 +277,7 @@ def test_dy_takes_a_block_from_a_spreadsheet_and_arrow_keys(open_page: Open) -> 
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "dy, row 3, column 1"
 
 
-def test_a_link_reproduces_the_way_back(open_page: Open) -> None:
+def test_a_link_reproduces_the_backward_pass(open_page: Open) -> None:
     page = open_page("#part=backward&norm=layer&ddof=1&weight=2,1,0.5")
     entry(page, 2, 2).fill("2.5")
     entry(page, 5, 3).fill("what?")
@@ -363,7 +363,7 @@ def test_copied_code_gives_the_dx_that_is_shown(open_page: Open, library: str, f
         ("&x=1e308;1e308;1e308", "are equal", "Nothing can be measured: next to these numbers, some are too large"),
         ("&eps=1e-320&eps_at=std&x=1,2", "eps is too small", "Nothing can be measured: eps is too small"),
         ("&backward.loss=sum", "The paths cancel", "In all 15 cells"),
-        ("&backward.dy=0,0,0;0,0,0;0,0,0;0,0,0;0,0,0", "nothing flows back", "both are the same."),
+        ("&backward.dy=0,0,0;0,0,0;0,0,0;0,0,0;0,0,0", "all gradients are 0", "both are the same."),
     ],
 )
 def test_a_gradient_of_0_has_its_reason(open_page: Open, fragment: str, reason: str, verdict: str) -> None:
@@ -423,7 +423,7 @@ def test_a_large_table_stays_in_its_boxes(open_page: Open) -> None:
 @pytest.mark.slow  # the quick tests look at every part once: test_browser.py
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_axe_finds_nothing_on_the_way_back(open_page: Open, scheme: str, viewport: dict[str, int]) -> None:
+def test_axe_finds_nothing_in_the_backward_pass(open_page: Open, scheme: str, viewport: dict[str, int]) -> None:
     page = open_page("#part=backward&backward.step=dvar", color_scheme=scheme, viewport=viewport)
     bad = "#part=backward&norm=group&groups=3&backward.step=dx&x=1e9,2,3;abc,5,6;1e-9,,9;-7,8,9&backward.dy=1,z,3"
     for fragment in (None, "#part=backward&backward.step=all&norm=rms&backward.loss=squares", bad):

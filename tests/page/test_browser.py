@@ -58,7 +58,7 @@ def test_nonsense_in_the_address_is_said_politely(open_page: Open) -> None:
     page = open_page("#norm=softmax&x=1,2;3&part=nowhere&eps=%E0%A4%A")
     assert shown_part(page) == "table"
     said = page.locator("#notice").inner_text()
-    assert said.startswith("Left out of the address, as it makes no sense here: part=nowhere, norm=softmax")
+    assert said.startswith("Ignored in the address, as it cannot be read: part=nowhere, norm=softmax")
     page.evaluate("location.hash = '#norm=layer'")
     page.wait_for_function("document.getElementById('notice').hidden")
 

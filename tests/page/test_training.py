@@ -320,7 +320,7 @@ def test_a_link_reproduces_the_view(open_page: Open) -> None:
 def test_nonsense_in_the_address_is_left_out_politely(open_page: Open, nonsense: str) -> None:
     page = open_page(f"{HERE}&training.{nonsense}")
     said = page.locator("#notice").inner_text()
-    assert said == f"Left out of the address, as it makes no sense here: training.{nonsense.rstrip('=')}."
+    assert said == f"Ignored in the address, as it cannot be read: training.{nonsense.rstrip('=')}."
     check_shown(page, 3.0, MOMENTS[-1])
 
 

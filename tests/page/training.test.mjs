@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import {
     bestRun, commandFor, compareLosses, momentCodec, pairAt, percentOf, rangeInWords, readRuns, shownRuns, someOf,
-    tellingRate,
+    mostDifferentRate,
 } from "../../src/truenorm/page/training/runs.js";
 
 const recorded = readRuns(readFileSync(new URL("../../src/truenorm/page/runs.json", import.meta.url), "utf8"));
@@ -51,13 +51,13 @@ test("runs in an address are in order and once", () => {
 
 test("the recorded runs hold what the texts say of them", () => {
     const saturated = (rate) => pairAt(recorded, rate).map((run) => run.saturated.at(-1));
-    const [without, withNorm] = saturated(tellingRate(recorded));
+    const [without, withNorm] = saturated(mostDifferentRate(recorded));
     assert.ok(without > 0.9 && withNorm < 0.1); // "a unit ... is saturated"
     // "with batch norm, what goes in begins with mean 0 and standard deviation 1": divided by n - 1, a little less.
     for (const rate of recorded.rates) assert.ok(Math.abs(pairAt(recorded, rate)[1].std[0] - 1) < 0.02);
-    // "not: batch norm is always better"; "not: a higher rate is better, if only it learns"
+    // "not: batch norm is always better"; "not: a higher learning rate is better as long as it learns"
     assert.equal(bestRun(recorded).norm, "none");
-    assert.ok(bestRun(recorded).rate < tellingRate(recorded));
+    assert.ok(bestRun(recorded).rate < mostDifferentRate(recorded));
     const verdicts = recorded.rates.map((rate) =>
         compareLosses(...pairAt(recorded, rate).map((run) => run.held_out), recorded.guessing));
     assert.ok(verdicts.some((one) => one.startsWith("no clear difference")));

@@ -103,9 +103,9 @@ interface BackwardModel {
 type BackwardStep = { key: string; name: string; title: string; why: string; paths: string[][]; edges: string[];
     symbols: string }
     & ({ of: "cells"; values: number[][] } | { of: "statistics" | "columns"; values: number[] });
-interface Slope { h: number; up: number; down: number; slope: number }
+interface MeasuredGradient { h: number; up: number; down: number; gradient: number }
 interface Comparison {
-    chosen: Slope & { dx: number; relative: number }; worst: number; cells: number; jumps: number;
+    chosen: MeasuredGradient & { dx: number; relative: number }; worst: number; cells: number; jumps: number;
     reach: "table" | "shared" | "cell";
 }
 interface GraphNumber { value: number; gradient?: number; gradientName?: string }
@@ -122,7 +122,7 @@ interface Word {
     weights: { word: string; weight: number | undefined }[];
 }
 interface SentencesModel { words: Word[]; computed: boolean; lengths: number[]; watched: number }
-interface Method { title: string; norm: Norm; countsPadding: boolean; hue: number }
+interface Method { title: string; norm: Norm; includesPadding: boolean; hue: number }
 interface WatchedRow { y: number[]; valid: boolean[]; mean: number[]; deviation: number[] }
 interface MovedRow extends WatchedRow { alone: number[]; difference: number[]; moved: number }
 
@@ -195,6 +195,6 @@ interface UpdatedTable {
     show(cell: HTMLElement, text: string, how: { chosen: boolean; bad: boolean; editable: boolean }): void;
 }
 type SentenceField = "sentences.first" | "sentences.second";
-type MethodName = "counted" | "layer" | "valid";
+type MethodName = "all" | "layer" | "valid";
 interface HistogramOptions { hue: number; reach: number; open?: boolean; flat?: number | null }
 interface HistogramData { label: string; counts: number[]; most: number }

@@ -2,7 +2,7 @@
 The check of dx by finite differences.
 */
 import { formulaPieces } from "#backward/cells.js";
-import { compareSlopes, jumpsAt } from "#backward/differences.js";
+import { compareGradients, jumpsAt } from "#backward/differences.js";
 import { chosenInWords, verdictInWords } from "#backward/reasons.js";
 import { html, scrollBox } from "#shared/elements.js";
 import { bracketedNumber, formatNumber } from "#shared/numbers.js";
@@ -14,7 +14,7 @@ import { bracketedNumber, formatNumber } from "#shared/numbers.js";
 export function backwardCheck() {
     const result = html("div");
     const element = html(
-        "div", { class: "backward-check" }, html("h3", {}, "Is it true? Measure it"),
+        "div", { class: "backward-check" }, html("h3", {}, "Check dx by finite differences"),
         html(
             "p", {}, "A finite difference measures a gradient without any of these formulas: make one x larger by a "
             + "tiny h, then smaller by h, work out the loss both times, and divide the change by 2h. It must come out "
@@ -34,7 +34,7 @@ export function backwardCheck() {
         /** @type {(name: string) => number[][]} */
         const values = (name) => /** @type {number[][]} */ (model.explained.get(name)?.values);
         const paths = ["dx (through xhat)", "dx (through var)", "dx (through mean)"].map(values).filter(Boolean);
-        const found = compareSlopes({ ...model, dx: values("dx"), paths });
+        const found = compareGradients({ ...model, dx: values("dx"), paths });
         const { chosen } = found;
         /** @type {(name: string, words: string, value: string) => HTMLElement} */
         const line = (name, words, value) => html(
@@ -46,11 +46,11 @@ export function backwardCheck() {
                 '("loss at x + h" - "loss at x − h") / (2 · h)',
                 `"" = (${formatNumber(chosen.up, digits)} - ${bracketedNumber(chosen.down, digits)}) `
                 + `/ (2 · ${formatNumber(chosen.h, 3)})`,
-                `"" ≈ ${formatNumber(chosen.slope)}`,
+                `"" ≈ ${formatNumber(chosen.gradient)}`,
             ]),
             scrollBox("dx in two ways", html(
                 "table", { class: "numbers" }, html("caption", {}, `dx of ${chosenInWords(model)}, in two ways`),
-                line("measured", "by moving x", formatNumber(chosen.slope, digits)),
+                line("measured", "by moving x", formatNumber(chosen.gradient, digits)),
                 line("dx", "by the steps above", formatNumber(chosen.dx, digits)),
                 jumpsAt(model.out, row, column) ? null
                     : line("difference", "relative to the largest path of dx", formatNumber(chosen.relative, 2)),

@@ -1,28 +1,28 @@
 /*
-Losses, and slopes that are measured instead of derived: what the part "backward" checks dx with.
+Losses, and gradients by finite differences, which the part "backward" compares dx with.
 
-    LOSSES.squares.slope(y)          // dy of one cell, for one of the losses to choose from
+    LOSSES.squares.gradient(y)         // dy of one cell, for one of the losses to choose from
     const terms = lossTerms(out, loss);             // what each cell adds to the loss
-    compareSlopes({ problem, out, loss, dx, paths, row, column });      // dx, and measured
+    compareGradients({ problem, out, loss, dx, paths, row, column });      // dx, and measured
 
 A loss is { kind, given, row, column }: which of LOSSES, the numbers that were typed for dy, and the chosen cell. It is
-a sum over cells, so `term` says what one cell adds to it, and `slope` how that changes with the cell's y.
+a sum over cells, so `term` says what one cell adds to it, and `gradient` how that changes with the cell's y.
 */
 import { placesWhere } from "#backward/cells.js";
 import { cellsOf, forward } from "#maths/normalization.js";
 
-/** @type {Record<LossKind, { title: string; formula: string; term: LossRule; slope: LossRule }>} */
+/** @type {Record<LossKind, { title: string; formula: string; term: LossRule; gradient: LossRule }>} */
 export const LOSSES = {
     given: {
-        title: "Numbers of my own", formula: "loss = Σ dy · y",
-        term: (y, given) => given * y, slope: (y, given) => given,
+        title: "My own dy", formula: "loss = Σ dy · y",
+        term: (y, given) => given * y, gradient: (y, given) => given,
     },
     cell: {
         title: "One cell of y", formula: 'loss = y "of the chosen cell"',
-        term: (y, given, chosen) => (chosen ? y : 0), slope: (y, given, chosen) => (chosen ? 1 : 0),
+        term: (y, given, chosen) => (chosen ? y : 0), gradient: (y, given, chosen) => (chosen ? 1 : 0),
     },
-    squares: { title: "Half of all y²", formula: "loss = Σ y² / 2", term: (y) => (y * y) / 2, slope: (y) => y },
-    sum: { title: "Sum of all y", formula: "loss = Σ y", term: (y) => y, slope: () => 1 },
+    squares: { title: "Half of all y²", formula: "loss = Σ y² / 2", term: (y) => (y * y) / 2, gradient: (y) => y },
+    sum: { title: "Sum of all y", formula: "loss = Σ y", term: (y) => y, gradient: () => 1 },
 };
 
 // Every cell is measured in tables of up to so many; in larger ones those of a statistic, if it has up to so many.
@@ -41,8 +41,8 @@ export function lossTerms(out, loss) {
  * dy: how the loss changes with each cell of y.
  * @type {(out: ForwardResult, loss: Loss) => number[][]}
  */
-export function lossSlopes(out, loss) {
-    return lossCells(out, loss, LOSSES[loss.kind].slope);
+export function lossGradients(out, loss) {
+    return lossCells(out, loss, LOSSES[loss.kind].gradient);
 }
 
 /** @type {(out: ForwardResult, loss: Loss, of: LossRule) => number[][]} */
@@ -56,12 +56,12 @@ export function sumCells(table) {
 }
 
 /**
- * Measured slopes against dx, for the chosen cell and for as many others as is quick:
+ * Measured gradients against dx, for the chosen cell and for as many others as is quick:
  * { chosen, worst, cells, jumps, reach }. A difference is relative to the largest of the paths that add up to dx: they
  * may cancel, and then leave nothing but rounding.
  * @type {(model: ComparedModel) => Comparison}
  */
-export function compareSlopes(model) {
+export function compareGradients(model) {
     const { problem, out, dx, paths, row, column } = model;
     const { reach, places } = measuredPlaces(out, problem, row, column);
     const scales = new Array(out.partition.size).fill(0);
@@ -70,12 +70,12 @@ export function compareSlopes(model) {
     })));
     /** @type {Map<number, StatisticAlone>} */
     const alone = new Map(); // each statistic is cut out once
-    /** @type {(place: Point) => Slope & { dx: number; relative: number }} */
+    /** @type {(place: Point) => MeasuredGradient & { dx: number; relative: number }} */
     const compare = ([i, j]) => {
         const s = out.partition.index[i][j];
         if (!alone.has(s)) alone.set(s, cutOut(model, s));
-        const measured = measureSlope(alone.get(s), i, j);
-        const difference = Math.abs(measured.slope - dx[i][j]);
+        const measured = measureGradient(alone.get(s), i, j);
+        const difference = Math.abs(measured.gradient - dx[i][j]);
         return { ...measured, dx: dx[i][j], relative: difference === 0 ? 0 : difference / scales[s] };
     };
     const smooth = places.filter(([i, j]) => !jumpsAt(out, i, j));
@@ -111,11 +111,11 @@ function termsWith({ norm, weight, bias, valid, loss }, x) {
 }
 
 /**
- * The slope of the loss at one cell of x by central differences: { h, up, down, slope }, up and down being the losses.
+ * The gradient of the loss at one cell of x by central differences; up and down are the losses.
  * h follows the spread, where the function bends, and grows where x is so large that rounding would hide the change.
- * @type {(part: StatisticAlone, row: number, column: number) => Slope}
+ * @type {(part: StatisticAlone, row: number, column: number) => MeasuredGradient}
  */
-function measureSlope(part, row, column) {
+function measureGradient(part, row, column) {
     const [i, j] = [part.rows.indexOf(row), part.columns.indexOf(column)];
     const value = part.x[i][j];
     const scale = part.rstd > 0 ? 1 / part.rstd : Math.max(Math.abs(value), 1);
@@ -124,11 +124,11 @@ function measureSlope(part, row, column) {
     const [up, down] = [above, below].map((moved) => termsWith(part, part.x.with(i, part.x[i].with(j, moved))));
     // Cell by cell, as sums would round first. And h as it really was, once added to x.
     const change = sumCells(up.map((terms, k) => terms.map((term, l) => term - down[k][l])));
-    return { h, up: part.rest + sumCells(up), down: part.rest + sumCells(down), slope: change / (above - below) };
+    return { h, up: part.rest + sumCells(up), down: part.rest + sumCells(down), gradient: change / (above - below) };
 }
 
 /**
- * Where equal numbers are divided by nothing, y is the bias, but leaves it as soon as one of them moves: no slope.
+ * Where equal numbers are divided by nothing, y is the bias, but leaves it as soon as one of them moves: no gradient.
  * @type {(out: ForwardResult, row: number, column: number) => boolean}
  */
 export function jumpsAt(out, row, column) {

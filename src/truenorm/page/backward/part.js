@@ -3,11 +3,11 @@ The part "backward": from the loss back to dx, one step at a time.
 
 The table and the normalization are those of the part "table" (problem.js). Here a loss is chosen, or dy is typed; one
 cell is chosen, whose numbers stand in the formulas; and buttons step through the gradients. steps.js knows the steps,
-graph.js draws them, differences.js measures the slopes that they are checked with.
+graph.js draws them, differences.js measures the gradients that they are compared with.
 */
 import { cellChooser, ordinalsTo, placesWhere, stepCellClass } from "#backward/cells.js";
 import { backwardCheck } from "#backward/check.js";
-import { LOSSES, lossSlopes, lossTerms, sumCells } from "#backward/differences.js";
+import { LOSSES, lossGradients, lossTerms, sumCells } from "#backward/differences.js";
 import { backwardConventions } from "#backward/reasons.js";
 import { backwardSteps } from "#backward/stepper.js";
 import { ALL_STEPS, STEP_KEYS, stepsBack } from "#backward/steps.js";
@@ -46,7 +46,7 @@ export function mountBackward(root, state) {
 
     const parts = [backwardInputs(state), backwardSteps(state), backwardCheck()];
     const empty = html(
-        "p", { class: "notice" }, "The table is empty, so nothing can flow back. ", tableButton(state, "Fill it"),
+        "p", { class: "notice" }, "The table is empty, so there are no gradients. ", tableButton(state, "Fill it"),
     );
     const filled = html(
         "div", {}, parts.map(({ element }) => element), html("h3", {}, "These numbers in Python"),
@@ -96,7 +96,7 @@ function readModel(state) {
         given: typed.map((cells) => cells.map((value) => (Number.isNaN(value) ? 0 : value))),
     };
     const out = forward(problem.x, norm, problem);
-    const dy = lossSlopes(out, loss);
+    const dy = lossGradients(out, loss);
     const steps = explain(problem.x, norm, { weight, bias, valid, offsets, dy });
     const explained = new Map(steps.map((step) => [step.name, step]));
     const total = sumCells(lossTerms(out, loss));

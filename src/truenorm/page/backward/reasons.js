@@ -48,7 +48,7 @@ export function reasonInWords({ out, problem, row, column, loss, explained }) {
     }
     if (out.moments.m2[s] === 0) {
         const text = `All numbers in ${group} are ${norm.center ? "equal" : "0"}: there is no spread, so nothing comes `
-            + "through var, and dvar is 0. The other paths are multiplied by a rstd that eps alone makes.";
+            + "through var, and dvar is 0. The other paths are multiplied by an rstd that comes from eps alone.";
         return { text, at: ["dvar", "dx-var", "dx"] };
     }
     return { text: cancelInWords(loss, explained, norm), at: ["dx"] };
@@ -62,7 +62,7 @@ function cancelInWords({ kind }, explained, norm) {
     /** @type {(name: string) => number} */
     const largest = (name) => Math.max(...explained.get(name).values.flat().map(Math.abs));
     const direct = largest("dx (through xhat)");
-    if (direct === 0) return "dy times the weight is 0 everywhere, so nothing flows back.";
+    if (direct === 0) return "dy times the weight is 0 everywhere, so all gradients are 0.";
     if (largest("dx") > 1e-3 * direct) return "";
     /** @type {Partial<Record<LossKind, string>>} */
     const reasons = {
@@ -90,11 +90,11 @@ export function backwardConventions({ problem: { norm, weight, bias } }) {
 }
 
 /**
- * What the measured slopes say; the second argument is what `compareSlopes` returns.
+ * What the measured gradients say; the second argument is what `compareGradients` returns.
  * @type {(model: BackwardModel, comparison: Comparison) => string}
  */
 export function verdictInWords({ out, row, column }, { worst, cells, jumps, reach }) {
-    const jump = "Where there is nothing to divide by, y jumps as soon as one x moves: it has no slope to measure";
+    const jump = "Where there is nothing to divide by, y jumps as soon as one x moves: it has no gradient to measure";
     if (jumpsAt(out, row, column)) return `${jump}. dx is set to 0 there, so that nothing breaks.`;
     if (!Number.isFinite(worst)) {
         const why = whyBeyond(out, out.partition.index[row][column]);

@@ -76,8 +76,9 @@ export function backwardSteps(state) {
         const step = shownStep(model, state);
         /** @type {Point | null} */
         const goal = step.of === "cells" ? [i, j] : step.of === "columns" ? [model.row, j] : null;
-        const found = goal ?? placesWhere(model.out.valid, (r, c) => model.out.valid[r][c] && model.out.partition.index[r][c]
-            === statisticAt(model, i, j))[0];
+        const { valid, partition } = model.out;
+        const found = goal ?? placesWhere(valid, (r, c) =>
+            valid[r][c] && partition.index[r][c] === statisticAt(model, i, j))[0];
         if (found) cellChooser(state)(...found);
     }
 
@@ -97,9 +98,9 @@ export function backwardSteps(state) {
             : [`Step ${position + 1} of ${steps.length}: `, html("strong", {}, stepName(step)), `, ${step.title}`];
         const said = words.map((word) => (typeof word === "string" ? word : word.textContent)).join("");
         if (progress.textContent !== said) progress.replaceChildren(...words);
-        why.textContent = all ? "The whole way back, with the numbers of the chosen cell." : step.why;
+        why.textContent = all ? "The whole backward pass, with the numbers of the chosen cell." : step.why;
         const lit = all ? [] : step.edges;
-        const way = all ? "The whole way back is done." : `Back along ${step.paths.map(wayInWords).join(", and ")}.`;
+        const way = all ? "The backward pass is complete." : `Back along ${step.paths.map(wayInWords).join(", and ")}.`;
         graph.update({
             center: model.problem.norm.center, lit,
             done: steps.slice(0, position).flatMap(({ edges }) => edges).filter((edge) => !lit.includes(edge)),
@@ -137,13 +138,13 @@ function detailsOf(model, step) {
     const reach = { columns: `column ${model.column + 1}`, statistics: chosenStatistic(model) };
     const where = step.of === "cells" ? chosenInWords(model) : reach[step.of];
     const symbols = step.name === "dy" ? LOSSES[model.loss.kind].formula : step.symbols;
-    const real = model.out.valid[model.row][model.column];
+    const isValid = model.out.valid[model.row][model.column];
     return [
         formula(symbols, { display: true }),
         sums ? html("p", { class: "note" }, step.of === "columns" ? "Σ adds up the cells of a column."
             : `Σ adds up the cells that share one ${model.problem.norm.center ? "mean" : "spread"}.`) : null,
         html("p", { class: "backward-where" }, `With the numbers of ${where}:`),
-        real || step.of !== "cells" ? formulaInNumbers(step, model)
+        isValid || step.of !== "cells" ? formulaInNumbers(step, model)
             : html("p", { class: "notice" }, "This cell of x holds no number. It is left out, and so is its gradient."),
         ...reasonsFor(model, step.key),
     ].filter((one) => one !== null);

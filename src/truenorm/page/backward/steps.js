@@ -1,5 +1,5 @@
 /*
-The steps of the way back, in words and with the numbers of one cell in their formulas. Names, general formulas and
+The steps of the backward pass, in words and with the numbers of one cell in their formulas. Names, general formulas and
 values come from explanation.js; here stands, for each step, what it is, why it is so, which edges of the drawn graph it
 goes back along, and its formula with numbers.
 
@@ -25,13 +25,14 @@ const MOST_STEP_TERMS = 6;
 const STEPS_BACK = {
     dy: {
         title: "how the loss changes with y",
-        why: "The way back begins at the loss. If a cell of y grew a little, the loss would grow dy times as much.",
+        why: "The backward pass begins at the loss. If a cell of y grew a little, the loss would grow dy times as "
+            + "much.",
         paths: [["loss", "y"]],
         numbers: null,
     },
     dbias: {
         title: "how the loss changes with the bias",
-        why: "The bias is added to every cell of its column, so it takes over the dy of each of them: their sum.",
+        why: "The bias is added to every cell of its column, so its gradient is the sum of their dy.",
         paths: [["y", "bias"]],
         numbers: ({ sum, column, of }) => sum(column, (cell) => [of("dy", cell)]),
     },
@@ -51,15 +52,15 @@ const STEPS_BACK = {
     "dx (through xhat)": {
         title: (norm) => `the first of ${norm.center ? "three" : "two"} paths to x`,
         why: (norm) => `x̂ is ${norm.center ? "x − mean" : "x"}, times rstd (one divided by the spread). If `
-            + `${norm.center ? "the mean and the spread" : "the spread"} stood still while x moves, this would be all.`,
+            + `${norm.center ? "the mean and the spread" : "the spread"} did not change with x, this would be all.`,
         paths: [["xhat", "deviation", "x"]],
         numbers: ({ product, of }) => product(of("dxhat"), of("rstd")),
     },
     dvar: {
         title: (norm) => `how the loss changes with the ${norm.center ? "variance" : "mean of the squares"}`,
-        why: (norm) => `But the spread moves, too. ${norm.center ? "The variance" : "The mean square (var)"} sets `
-            + "rstd, and rstd stretches every cell that shares it, so all of them have a say. The last factors are the "
-            + `slope of ${norm.eps_at === "var" ? "1/√(var + eps)" : "1/(√var + eps)"}.`,
+        why: (norm) => `But the spread changes too. ${norm.center ? "The variance" : "The mean square (var)"} sets `
+            + "rstd, and rstd stretches every cell that shares it, so all of them contribute. The last factors are the "
+            + `derivative of ${norm.eps_at === "var" ? "1/√(var + eps)" : "1/(√var + eps)"}.`,
         paths: [["xhat", "rstd", "var"]],
         numbers: ({ sum, shared, of, factor, power, model }) => {
             const { norm } = model.problem;
@@ -71,7 +72,7 @@ const STEPS_BACK = {
     },
     "dmean (through xhat)": {
         title: "how the loss changes with the mean, on the first path",
-        why: "The mean is taken away from every cell that shares it. When it grows, all of them fall: hence the minus.",
+        why: "The mean is subtracted from every cell that shares it. When it grows, all of them fall: hence the minus.",
         paths: [["xhat", "deviation", "mean"]],
         numbers: ({ sum, shared, of, factor }) =>
             `-(${sum(shared, (cell) => [of("dxhat", cell)])}) · ${factor(of("rstd"))}`,
@@ -92,9 +93,9 @@ const STEPS_BACK = {
     },
     "dx (through var)": {
         title: "the second path to x",
-        why: (norm) => `Moving x outwards widens the spread, and the more so the further out it is: the slope of a `
-            + `square, ${norm.center ? "(x − mean)²" : "x²"}, is twice its root. It is one number among count, hence `
-            + "the fraction.",
+        why: (norm) => `Moving x away from ${norm.center ? "the mean" : "0"} increases the spread, and the more so the `
+            + `further away it is: the derivative of a square, ${norm.center ? "(x − mean)²" : "x²"}, is twice the `
+            + "number. It is one number among count, hence the fraction.",
         paths: [["var", "deviation", "x"]],
         numbers: ({ product, of, degrees, model }) => (degrees === null ? "0"
             : `${product(of("dvar"), 2, of(model.problem.norm.center ? "x - mean" : "x"))} / ${degrees}`),

@@ -4,7 +4,7 @@ Self-attention as plain as it gets: the words of one sentence are mixed, each in
     attentionWeights(E) = softmax(E Eᵀ / √d)       one row a word; each row sums to 1
     selfAttention(E)    = softmax(E Eᵀ / √d) E
 
-E is the embeddings of one sentence's real words, one row a word of d numbers. Padding is never given to it, so no word
+E is the embeddings of one sentence's words, one row a word of d numbers. Padding is never given to it, so no word
 ever attends to padding. The twin of lab/attention.py with one head and identities for all of its matrices.
 */
 

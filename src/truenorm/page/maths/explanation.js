@@ -63,11 +63,11 @@ function backwardSteps(dy, out) {
 
     // Where the spread is 0 and eps stands outside the root, the deviation has no gradient: it is taken as 0.
     const std = out.var.map(Math.sqrt);
-    const slope = rstd.map((r, s) => (norm.eps_at === "var" ? -0.5 * r ** 3 : -(r ** 2) * ratio(0.5, std[s])));
-    const slopeInWords = norm.eps_at === "var" ? "(-1/2) · rstd³" : "(-1/2) · rstd² / sqrt(var)";
+    const derivative = rstd.map((r, s) => (norm.eps_at === "var" ? -0.5 * r ** 3 : -(r ** 2) * ratio(0.5, std[s])));
+    const derivativeInWords = norm.eps_at === "var" ? "(-1/2) · rstd³" : "(-1/2) · rstd² / sqrt(var)";
     const dxhatDeviation = cellsOf(out, (i, j) => dxhat[i][j] * deviations[i][j]);
-    const dvar = sumStatistics(out, dxhatDeviation).map((sum, s) => sum * slope[s]);
-    steps.push(step("dvar", `Σ dxhat · ${inWords(norm)} · ${slopeInWords}`, "statistics", dvar));
+    const dvar = sumStatistics(out, dxhatDeviation).map((sum, s) => sum * derivative[s]);
+    steps.push(step("dvar", `Σ dxhat · ${inWords(norm)} · ${derivativeInWords}`, "statistics", dvar));
 
     const throughVar = cellsOf(out, (i, j, s) => dvar[s] * 2 * deviations[i][j] * ratio(1, degrees[s]));
     const throughVarStep = step(

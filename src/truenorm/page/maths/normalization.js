@@ -70,16 +70,16 @@ export function partition(norm, rows, columns, offsets = [0, rows]) {
 }
 
 /**
- * Moments { count, mean, m2 } of the real cells, for each statistic. Nothing valid: 0, 0 and 0.
+ * Moments { count, mean, m2 } of the valid cells, for each statistic. Nothing valid: 0, 0 and 0.
  * `part` is what `partition` returns, for those who have it.
  * @type {(x: number[][], norm: Norm, options?: Masking & { part?: Partition }) => Moments}
  */
 export function measure(x, norm, { valid, offsets, part = partition(norm, x.length, columnsOf(x), offsets) } = {}) {
     const { size, index } = part;
-    const real = validCells(x, valid);
+    const isValid = validCells(x, valid);
     /** @type {[value: number, weight: number, statistic: number][]} */
     const cells = [];
-    x.forEach((row, i) => row.forEach((value, j) => real[i][j] && cells.push([value, 1, index[i][j]])));
+    x.forEach((row, i) => row.forEach((value, j) => isValid[i][j] && cells.push([value, 1, index[i][j]])));
     return weigh(cells, size, norm.center);
 }
 
@@ -116,7 +116,7 @@ export function inverseDeviation(moments, norm) {
 }
 
 /**
- * y = (x - mean) * rstd * weight + bias, with the statistics of the real cells alone.
+ * y = (x - mean) * rstd * weight + bias, with the statistics of the valid cells alone.
  * Moments that are given are used instead of x's own, and are constants to `backward`.
  * @type {(x: number[][], norm: Norm, options?: Affine & Masking & { moments?: Moments }) => ForwardResult}
  */
@@ -235,7 +235,7 @@ export function sumStatistics(out, table) {
 /** @type {(out: ForwardResult, table: number[][]) => number[]} */
 function sumColumns(out, table) {
     const sums = new Array(columnsOf(out.x)).fill(0);
-    out.valid.forEach((row, i) => row.forEach((real, j) => real && (sums[j] += table[i][j])));
+    out.valid.forEach((row, i) => row.forEach((valid, j) => valid && (sums[j] += table[i][j])));
     return sums;
 }
 

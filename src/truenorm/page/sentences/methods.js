@@ -12,10 +12,10 @@ import { formatNumber } from "#shared/numbers.js";
 
 /** @type {Record<MethodName, { heading: string; unpadded?: string; how: string; still: string }>} */
 const CARD_WORDS = {
-    counted: {
+    all: {
         heading: "4. So the mean shrinks, and every word moves",
         unpadded: "4. Without padding, nothing moves",
-        how: "Each number less the mean of its column, divided by the deviation of its column. Both are of all rows, "
+        how: "Each number minus the mean of its column, divided by the deviation of its column. Both are of all rows, "
             + "padding included.",
         still: "No padding yet: move the slider.",
     },
@@ -23,13 +23,13 @@ const CARD_WORDS = {
         heading: "5. Layer norm goes along the row",
         how: "Mean and deviation of each row, over its own three numbers. A row of padding has its own, too, and no "
             + "other row ever sees it.",
-        still: "It holds still: no other row comes in.",
+        still: "It does not move: no other row is involved.",
     },
     valid: {
-        heading: "6. Or count only the real rows",
-        how: "Mean and deviation of each column, but over words alone. All it takes is to say how long each sentence "
-            + "is.",
-        still: "It holds still: zeros are not counted.",
+        heading: "6. Or use the words only",
+        how: "Mean and deviation of each column, but over the words only. All that is needed is the length of each "
+            + "sentence.",
+        still: "It does not move: padding is ignored.",
     },
 };
 

@@ -5,7 +5,7 @@ What is typed is kept as fields of the state; here is what it comes to. sentence
     defineSentences(state);
     const model = readSentences(state);          // words, rows, lengths; what is no number is not valid
     paddingRows(model.lengths, fill);            // how many rows of zeros there are
-    normalizeWatched(model, METHODS.counted, fill);     // the watched word's row, with and without padding
+    normalizeWatched(model, METHODS.all, fill);     // the watched word's row, with and without padding
 
 A word is kept as a row of texts: the word, its embedding, and its row after self-attention as it is given. `fill` says
 how far sentences are filled up: 0 not at all, 1 to the length of the longest, and each step more one row for each.
@@ -51,9 +51,9 @@ export const SENTENCES_START = {
  * @type {Record<MethodName, Method>}
  */
 export const METHODS = {
-    counted: { title: "Batch norm, padding counted", norm: describe("batch"), countsPadding: true, hue: 1 },
-    layer: { title: "Layer norm", norm: describe("layer"), countsPadding: true, hue: 3 },
-    valid: { title: "Batch norm, real rows only", norm: describe("batch"), countsPadding: false, hue: 0 },
+    all: { title: "Batch norm, padding included", norm: describe("batch"), includesPadding: true, hue: 1 },
+    layer: { title: "Layer norm", norm: describe("layer"), includesPadding: true, hue: 3 },
+    valid: { title: "Batch norm, padding ignored", norm: describe("batch"), includesPadding: false, hue: 0 },
 };
 
 export const METHOD_NAMES = /** @type {MethodName[]} */ (Object.keys(METHODS));
@@ -147,11 +147,11 @@ export function paddingRows(lengths, fill) {
 
 /**
  * The stack of rows as forward() takes it: { x, valid, places }. `places` says where each word's row stands. Padding
- * is valid where it is counted, and then it is what it holds: zeros.
- * @type {(model: SentencesModel, method: { countsPadding: boolean }, fill: number) => { x: number[][]; valid:
+ * is valid where it is included, as zeros.
+ * @type {(model: SentencesModel, method: { includesPadding: boolean }, fill: number) => { x: number[][]; valid:
  *     boolean[][]; places: number[] }}
  */
-export function stackRows({ words, lengths }, { countsPadding }, fill) {
+export function stackRows({ words, lengths }, { includesPadding }, fill) {
     /** @type {ReturnType<typeof stackRows>} */
     const { x, valid, places } = { x: [], valid: [], places: [] };
     paddingOfEach(lengths, fill).forEach((padding, sentence) => {
@@ -162,7 +162,7 @@ export function stackRows({ words, lengths }, { countsPadding }, fill) {
         }
         for (let i = 0; i < padding; i++) {
             x.push(new Array(FEATURES).fill(0));
-            valid.push(new Array(FEATURES).fill(countsPadding));
+            valid.push(new Array(FEATURES).fill(includesPadding));
         }
     });
     return { x, valid, places };
@@ -183,8 +183,8 @@ export function normalizeWatched(model, method, fill) {
  * The statistics of the whole stack, applied to one row of it: nobody looks at the others, and there may be many.
  * @type {(model: SentencesModel, method: Method, fill: number) => WatchedRow}
  */
-function watchedRow(model, { norm, countsPadding }, fill) {
-    const { x, valid, places } = stackRows(model, { countsPadding }, fill);
+function watchedRow(model, { norm, includesPadding }, fill) {
+    const { x, valid, places } = stackRows(model, { includesPadding }, fill);
     const row = places[model.watched];
     const whole = measure(x, norm, { valid });
     const own = [...new Set(partition(norm, x.length, FEATURES).index[row])];
@@ -200,8 +200,8 @@ function watchedRow(model, { norm, countsPadding }, fill) {
 
 /** @type {(now: WatchedRow, alone: number[]) => number} */
 function distance({ y, valid }, alone) {
-    const real = y.map((value, j) => Math.abs(value - alone[j])).filter((_, j) => valid[j]);
-    return real.length ? Math.max(...real) : NaN;
+    const distances = y.map((value, j) => Math.abs(value - alone[j])).filter((_, j) => valid[j]);
+    return distances.length ? Math.max(...distances) : NaN;
 }
 
 /**
@@ -229,7 +229,7 @@ export function fillOf(lengths, padding) {
 }
 
 /**
- * The sums and counts behind a mean: zeros add nothing to the sum, but they are counted.
+ * The sums and counts of the means: zeros add nothing to the sum, but they are counted.
  * @type {(model: SentencesModel, fill: number) => { values: number[]; padding: number; sum: number }[]}
  */
 export function columnSums(model, fill) {

@@ -34,7 +34,7 @@ export function mountSentences(root, state) {
         attentionWords(), stackTable(state, fill), columnMeans(fill),
         ...METHOD_NAMES.map((name) => methodCard(name, read, fill)), driftChart(state, read, fill),
     ];
-    const [said, watched, filled, first, second, attention, stack, means, counted, layer, valid, chart] = blocks;
+    const [said, watched, filled, first, second, attention, stack, means, all, layer, valid, chart] = blocks;
     const padding = slider(state, "sentences.fill", "Padding", {
         least: 0, most: MOST_FILL, showing: SENTENCE_NAMES,
         show: (value) => rowsInWords(paddingRows(read().lengths, value)),
@@ -44,7 +44,7 @@ export function mountSentences(root, state) {
         html("h2", {}, "Padded sentences"),
         html(
             "p", {}, "A network reads many sentences at once, as one rectangle of numbers. So shorter sentences are ",
-            "filled up with rows of zeros, the ", html("em", {}, "padding"), ". Batch norm takes them for words. ",
+            "filled up with rows of zeros, the ", html("em", {}, "padding"), ". Batch norm treats them as words. ",
             html("strong", {}, "Move the slider and watch one word."),
         ),
         html("div", { class: "bar" }, padding, watched.element),
@@ -79,7 +79,7 @@ export function mountSentences(root, state) {
             ),
         )),
 
-        html("div", { class: "cards" }, counted.element, layer.element, valid.element),
+        html("div", { class: "cards" }, all.element, layer.element, valid.element),
         html("h3", {}, "Every amount of padding at once"),
         chart.element,
         html(
@@ -91,8 +91,8 @@ export function mountSentences(root, state) {
             "p", {}, html("strong", {}, "So what? "), "A network then may answer differently for the same words, ",
             "depending on their neighbours. The lab tried it: networks with batch norm learned the gender of names ",
             "padded to 44 characters. Then the same names were padded to 11, and mean and deviation taken again. With ",
-            "padding counted, 83.6% of new names were right before and 80.9% after (means of five runs); with only ",
-            "the real characters counted, 84.4% both times.",
+            "padding included, 83.6% of new names were right before and 80.9% after (means of five runs); with ",
+            "padding ignored, 84.4% both times.",
         ),
         html("p", { class: "note" }, "All three divide by the root of variance + 0.00001, as usual, and then stop: ",
             "weight is 1 and bias is 0."),
@@ -121,16 +121,16 @@ function headline(fill) {
     const draw = (model) => {
         const before = element.textContent;
         const word = quoted(model.words[model.watched].word);
-        const result = normalizeWatched(model, METHODS.counted, fill());
+        const result = normalizeWatched(model, METHODS.all, fill());
         const moved = html("b", { class: "number" }, formatNumber(result.moved));
         element.replaceChildren(...(
             Number.isNaN(result.moved) ? [`The row of ${word} ${whyUnknown(result)}: see below.`]
                 : paddingRows(model.lengths, fill()) === 0
-                    ? [`No padding yet, so every mean is true and ${word} is where it belongs. Move the slider.`]
+                    ? [`No padding yet, so ${word} is where it belongs. Move the slider.`]
                     : [
-                        "Nothing real changed, yet batch norm moved ", html("b", {}, word), " by ", moved,
-                        ", the largest change of its three numbers. Layer norm, and batch norm over the real rows, ",
-                        "hold still.",
+                        "No word changed, yet batch norm moved ", html("b", {}, word), " by ", moved,
+                        ", the largest change of its three numbers. Layer norm, and batch norm over the words only, ",
+                        "do not move it.",
                     ]
         ));
         const { textContent } = element;
@@ -164,7 +164,7 @@ function watchedChoice(state, fill) {
         }
         shown = now;
         select.value = String(watched);
-        moved.textContent = movedInWords(normalizeWatched(model, METHODS.counted, fill()));
+        moved.textContent = movedInWords(normalizeWatched(model, METHODS.all, fill()));
     };
     return { element, draw };
 }

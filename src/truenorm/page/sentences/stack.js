@@ -55,13 +55,13 @@ export function stackTable(state, fill) {
         rows.forEach((row, i) => showWordRow(row, words[i], words[i].given, "row", i === watched, id));
         showProblem(problem, computed ? "" : unreadable("No number, so left out: ", words, ({ given }) => given));
         foot.replaceChildren(
-            ...statisticRows(model, METHODS.counted, fill(), "all rows", "pad"),
-            ...statisticRows(model, METHODS.valid, fill(), "real rows", "real"),
+            ...statisticRows(model, METHODS.all, fill(), "all rows", "pad"),
+            ...statisticRows(model, METHODS.valid, fill(), "words only", "words"),
         );
         const padding = paddingRows(lengths, fill());
         const percent = Math.round((100 * padding) / (padding + words.length));
-        const said = padding === 0 ? `${words.length} real rows and no padding, so “all rows” are the real rows.`
-            : `${words.length} real rows and ${padding} of padding: ${percent} % of the stack is not real.`;
+        const said = padding === 0 ? `${words.length} rows of words and no padding, so “all rows” are the words.`
+            : `${words.length} rows of words and ${padding} of padding: ${percent} % of the stack is padding.`;
         share.setAttribute("aria-label", said);
         setVariable(bars[0], "flex-grow", words.length);
         setVariable(bars[1], "flex-grow", padding);
@@ -85,14 +85,14 @@ function statisticRows(model, method, fill, of, kind) {
 }
 
 /**
- * For each column: the same sum, divided by how many rows there are, and by how many are real.
+ * For each column: the same sum, divided by how many rows there are, and by how many of them are words.
  * @type {(fill: () => number) => { element: HTMLElement; draw(model: SentencesModel): void }}
  */
 export function columnMeans(fill) {
     const body = html("tbody");
     const head = html("thead", {}, html(
-        "tr", {}, html("td", {}, html("span", {}, "column")), html("th", { scope: "col" }, "real rows"),
-        html("th", { scope: "col" }, "zeros counted"),
+        "tr", {}, html("td", {}, html("span", {}, "column")), html("th", { scope: "col" }, "words only"),
+        html("th", { scope: "col" }, "zeros included"),
     ));
     const how = html("p");
     const element = html("div", {}, how, scrollBox("The mean of each column", html(
@@ -112,15 +112,15 @@ export function columnMeans(fill) {
             return html("td", {}, picture, said, html("b", {}, formatNumber(mean)));
         };
         return html(
-            "tr", {}, html("th", { scope: "row" }, column + 1), strip(`Column ${column + 1}, real rows`, values),
-            strip(`Column ${column + 1}, zeros counted`, [...values, ...new Array(padding).fill(0)]),
+            "tr", {}, html("th", { scope: "row" }, column + 1), strip(`Column ${column + 1}, words only`, values),
+            strip(`Column ${column + 1}, zeros included`, [...values, ...new Array(padding).fill(0)]),
         );
     };
     /** @type {(model: SentencesModel) => void} */
     const draw = (model) => {
         how.textContent = paddingRows(model.lengths, fill()) === 0
             ? "No padding yet, so both means are the same. Move the slider."
-            : "Zeros add nothing to the sum of a column. But they are counted when it is divided:";
+            : "Zeros add nothing to the sum of a column. But they are counted when the sum is divided:";
         body.replaceChildren(...columnSums(model, fill()).map(row));
     };
     return { element, draw };

@@ -100,21 +100,21 @@ function numpyCode(given) {
         "import numpy as np", "", ...numbers(given, NUMPY, true),
         "y = np.zeros_like(x)", dy ? "dx = np.zeros_like(x)" : null,
         `for rows in [${samples(given)}]:`,
-        `    part, real = ${apart("x")}, ${apart("valid")}`,
-        `    n = real.sum(${A})`,
-        center ? `    mean = part.sum(${A}, where=real) / np.maximum(n, 1)` : "    mean = 0",
-        center ? `    mean += (part - mean).sum(${A}, where=real) / np.maximum(n, 1)  # what rounding left over` : null,
-        `    var = ((part - mean) ** 2).sum(${A}, where=real) / np.maximum(${degrees}, 1)`,
+        `    part, mask = ${apart("x")}, ${apart("valid")}`,
+        `    n = mask.sum(${A})`,
+        center ? `    mean = part.sum(${A}, where=mask) / np.maximum(n, 1)` : "    mean = 0",
+        center ? `    mean += (part - mean).sum(${A}, where=mask) / np.maximum(n, 1)  # what rounding left over` : null,
+        `    var = ((part - mean) ** 2).sum(${A}, where=mask) / np.maximum(${degrees}, 1)`,
         outside ? `    std = np.sqrt(var) + ${eps}` : `    std = np.sqrt(var + ${eps})`,
         `    rstd = np.divide(1, std, out=np.zeros_like(std), where=${spread})  # 0 where there is no spread`,
-        "    xhat = np.where(real, part - mean, 0) * rstd",
+        "    xhat = np.where(mask, part - mean, 0) * rstd",
         "    y[rows] = np.where(valid[rows], xhat.reshape(x[rows].shape) * weight + bias, 0)",
         ...(dy ? [
             `    dxhat = ${apart("(np.where(valid, dy, 0) * weight)")}`,
             center ? `    through_mean = dxhat.sum(${A}) / np.maximum(n, 1)` : "    through_mean = 0",
             `    through_var = xhat * (dxhat * xhat).sum(${A}) / np.maximum(${degrees}, 1)`,
             outside ? "    through_var *= np.divide(std, np.sqrt(var), out=np.zeros_like(std), where=var > 0)" : null,
-            "    dx[rows] = np.where(real, rstd * (dxhat - through_mean - through_var), 0).reshape(x[rows].shape)",
+            "    dx[rows] = np.where(mask, rstd * (dxhat - through_mean - through_var), 0).reshape(x[rows].shape)",
         ] : []),
         "print(y)", dy ? "print(dx)" : null,
     );
@@ -147,12 +147,12 @@ function torchCode(given) {
     return program(
         "import torch", "", ...head, "xhat = []",
         `for rows in [${samples(given)}]:`,
-        `    part, real = ${apart("x")}, ${apart("valid")}`,
-        "    part = torch.where(real, part, 0.0)",
-        `    n = real.sum(${A})`,
+        `    part, mask = ${apart("x")}, ${apart("valid")}`,
+        "    part = torch.where(mask, part, 0.0)",
+        `    n = mask.sum(${A})`,
         center ? `    mean = part.sum(${A}) / n.clamp(min=1)` : "    mean = 0.0",
-        center ? `    mean = mean + torch.where(real, part - mean, 0.0).sum(${A}) / n.clamp(min=1)` : null,
-        "    centered = torch.where(real, part - mean, 0.0)",
+        center ? `    mean = mean + torch.where(mask, part - mean, 0.0).sum(${A}) / n.clamp(min=1)` : null,
+        "    centered = torch.where(mask, part - mean, 0.0)",
         `    var = (centered**2).sum(${A}) / (${degrees}).clamp(min=1)`,
         "    # Equal numbers have no spread, and no gradient comes through it.",
         `    square = torch.where(var > 0, var, 0.0)${norm.eps_at === "std" ? "" : ` + ${eps}`}`,
@@ -187,9 +187,9 @@ function truenormCode(given) {
             "print(y)", dy ? "print(dx)" : null,
         );
     }
-    const told = bySample ? `, offsets=[${given.offsets.join(", ")}]` : whole ? "" : ", valid=valid";
+    const ragged = bySample ? `, offsets=[${given.offsets.join(", ")}]` : whole ? "" : ", valid=valid";
     return program(
-        ...head, `out = tn.forward(x, norm, weight=weight, bias=bias${told})`, "y = out.y", "print(y)",
+        ...head, `out = tn.forward(x, norm, weight=weight, bias=bias${ragged})`, "y = out.y", "print(y)",
         ...(dy ? ["dx, dweight, dbias = tn.backward(dy, out)", "print(dx)"] : []),
     );
 }

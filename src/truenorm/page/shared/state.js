@@ -83,11 +83,11 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
 
     /** @type {(name: string) => void} */
     function note(name) {
-        if (changed.size === 0) queueMicrotask(tell);
+        if (changed.size === 0) queueMicrotask(notifyWatchers);
         changed.add(name);
     }
 
-    function tell() {
+    function notifyWatchers() {
         const names = [...changed];
         changed.clear();
         if (recent < AT_ONCE) flush();
@@ -156,7 +156,7 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         if (!words.length) return "";
         const shown = words.map((word) => (word.length > 40 ? `${word.slice(0, 40)}…` : word)).slice(0, 5);
         if (words.length > shown.length) shown.push("…");
-        return `Left out of the address, as it makes no sense here: ${shown.join(", ")}.`;
+        return `Ignored in the address, as it cannot be read: ${shown.join(", ")}.`;
     }
 
     /**

@@ -98,7 +98,7 @@ export function axesLegend(norm, boxes) {
         "li", { class: averaged ? "averaged" : "kept" },
         html("code", {}, averaged ? `[${axis}]` : axis), ` ${words}: ${averaged ? "averaged over" : "kept apart"}`,
     ));
-    const what = center ? "One mean and one variance" : "No mean is taken away. One mean of squares";
+    const what = center ? "One mean and one variance" : "No mean is subtracted. One mean of squares";
     const many = boxes === 1 ? ": one box" : boxes ? `: ${boxes} boxes` : "";
     return [
         html("code", { class: "pattern" }, marked), html("ul", {}, axes),

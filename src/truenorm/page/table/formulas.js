@@ -45,7 +45,8 @@ export function describeCell(out, cells, { sheet, row, column }) {
  */
 export function whyLeftOut(text) {
     if (couldBeThousands(text)) return `“${shortenedText(text)}” could mean two numbers, so it is left out`;
-    return text.trim() === "" ? "empty, so it is left out" : `“${shortenedText(text)}” is no number, so it is left out`;
+    return text.trim() === "" ? "empty, so it is left out"
+        : `“${shortenedText(text)}” is not a number, so it is left out`;
 }
 
 /**
@@ -55,7 +56,7 @@ export function whyLeftOut(text) {
 export function describeProblems({ cells, valid }) {
     const bad = leftOutCells(cells, valid).filter(({ text }) => text.trim() !== "");
     const said = bad.slice(0, 3).map(({ text, i, j }) => `Row ${i + 1}, column ${j + 1}: ${whyLeftOut(text)}.`);
-    if (bad.length > 3) said.push(`And ${countOf(bad.length - 3, "more cell")} with no number, left out too.`);
+    if (bad.length > 3) said.push(`And ${countOf(bad.length - 3, "more cell")} without a number, left out too.`);
     return said;
 }
 
@@ -76,8 +77,8 @@ export function describeEmptyCells({ cells, valid }) {
 export function describeParameters({ columns }, parameters) {
     return parameters.flatMap(({ name, initial, texts }) => texts.slice(0, columns).map((text, j) => {
         if (!Number.isNaN(readNumber(text))) return null;
-        const what = text.trim() === "" ? "empty" : `“${shortenedText(text)}”, no number`;
-        return `The ${name} of column ${j + 1} is ${what}: ${initial} is taken.`;
+        const what = text.trim() === "" ? "empty" : `“${shortenedText(text)}”, not a number`;
+        return `The ${name} of column ${j + 1} is ${what}: ${initial} is used.`;
     })).filter((sentence) => sentence !== null);
 }
 
@@ -103,7 +104,7 @@ export function describeNoSpread(out) {
     const [has, its] = flat.length === 1 ? ["has", "its"] : ["have", "their"];
     const single = flat.every((s) => count[s] <= out.norm.ddof);
     if (single) {
-        return `${where} ${has} one number alone, and n − 1 is 0: no variance can be estimated. `
+        return `${where} ${has} only one number, and n − 1 is 0: no variance can be estimated. `
             + "So x̂ is 0 there, and y is the bias.";
     }
     return `${where} ${has} no spread, and eps is 0: there is nothing to divide by. So ${its} x̂ is 0, and y is the `
@@ -157,7 +158,7 @@ function describeStatistic(out, sheet, row, column) {
     if (sheet === "mean") {
         return { title, lines: [`mean = ${termsOf(values, (x) => bracketedNumber(x))} / ${n} ${shownResult(mean)}`] };
     }
-    if (n <= norm.ddof) return { title: `${title}: n − 1 is 0, so there is no variance, and 0 is taken`, lines: [] };
+    if (n <= norm.ddof) return { title: `${title}: n − 1 is 0, so there is no variance, and 0 is used`, lines: [] };
     const squares = termsOf(values, (x) => `(${formatNumber(x)} - ${bracketedNumber(mean)})²`);
     return { title, lines: [`var = ${squares} / ${norm.ddof ? `(${n} - 1)` : n} ${shownResult(out.var[s])}`] };
 }

@@ -114,7 +114,7 @@ export function mountTable(root, state) {
     const epsAt = chooser(state, "eps_at", "Put eps", { var: "under the root", std: "outside of it" });
     const identity = sheetButton("weight = deviation, bias = mean", actions.undoNormalization);
     const plain = sheetButton("weight = 1, bias = 0", actions.clearParameters);
-    const wayBack = html("p", { class: "note", role: "status" });
+    const recovered = html("p", { class: "note", role: "status" });
     const strips = createStrips({ onparameter: actions.setParameter });
     const below = html(
         "div", {},
@@ -122,7 +122,7 @@ export function mountTable(root, state) {
         html("h3", {}, "Weight and bias"),
         html("p", {}, "A network may not want its numbers around 0. So each column has a weight that stretches them "
             + "and a bias that moves them; it learns both. They can even undo the normalization: try it."),
-        html("div", { class: "controls" }, identity, plain), wayBack, strips.element,
+        html("div", { class: "controls" }, identity, plain), recovered, strips.element,
         copyButtons(codesFor(() => readProblem(state))),
     );
     /** @type {Record<string, string>} */
@@ -218,7 +218,7 @@ export function mountTable(root, state) {
             shapeSheets();
             writeSheets();
             strips.update(problem, out);
-            showWayBack();
+            showIdentity();
         }
         showChoices();
         showProblems();
@@ -320,7 +320,7 @@ export function mountTable(root, state) {
     }
 
     /** weight and bias are one a column: they undo the norm where mean and deviation are one a column, too. */
-    function showWayBack() {
+    function showIdentity() {
         const perColumn = boxes.rowStarts.length === 1 && boxes.columnStarts.length === problem.columns;
         const isPlain = state.get("weight").length === 0 && state.get("bias").length === 0;
         setInactive(identity, !perColumn);
@@ -331,8 +331,8 @@ export function mountTable(root, state) {
                 + "to a column: no choice of them brings the data back."
             : !isPlain && comesBack(problem, out)
                 ? "✓ y is x again: the data came back. A network can learn to want exactly that." : "";
-        putText(wayBack, words);
-        wayBack.hidden = words === "";
+        putText(recovered, words);
+        recovered.hidden = words === "";
     }
 
     /** Where a cell that had the focus is gone, the focus stays near. */

@@ -73,8 +73,8 @@ export function createStrips({ onparameter }) {
  * @type {(line: StripLine, column: number, before: HTMLElement, after: HTMLElement, now: StripsNow) => void}
  */
 function drawLine(line, column, before, after, { problem, out, xs, ys }) {
-    const real = problem.valid.map((row) => row[column]);
-    const [x, y] = [problem.x, out.y].map((table) => table.map((row) => row[column]).filter((_, i) => real[i]));
+    const isValid = problem.valid.map((row) => row[column]);
+    const [x, y] = [problem.x, out.y].map((table) => table.map((row) => row[column]).filter((_, i) => isValid[i]));
     const key = [x, y, xs, ys].join(" ");
     if (key === line.drawn) return;
     line.drawn = key;

@@ -88,7 +88,7 @@ export function runSwitches(state, recorded) {
         scrollBox("Runs in the chart", html(
             "table", { class: "numbers" }, caption,
             html("thead", {}, html(
-                "tr", {}, html("th", { scope: "col" }, "rate"), html("th", { scope: "col" }, "without"),
+                "tr", {}, html("th", { scope: "col" }, "lr"), html("th", { scope: "col" }, "without"),
                 html("th", { scope: "col" }, "with batch norm"),
             )),
             html("tbody", {}, [...rows.values()]),

@@ -5,7 +5,7 @@ does, what its hidden layer looks like at each moment, and where it ends.
 Everything shown is from runs.json, which tools/recordings.py records with the lab, and every sentence with a number in
 it is made from that file: record it anew, and the texts follow.
 
-State: training.rate, training.step (the moment), training.runs (those in the chart), training.scale and
+State: training.lr, training.step (the moment), training.runs (those in the chart), training.scale and
 training.steps (how the chart's axes run).
 */
 import { chooser } from "#shared/controls.js";
@@ -17,7 +17,7 @@ import { insideView } from "#training/hidden_layer.js";
 import { lossChart, runSwitches } from "#training/losses.js";
 import {
     NORM_WORDS, bestRun, commandFor, compareLosses, meanInWords, momentCodec, pairAt, percentOf, rangeInWords,
-    readRuns, someOf, tellingRate,
+    readRuns, someOf, mostDifferentRate,
 } from "#training/runs.js";
 
 /** @type {(root: HTMLElement, state: State) => void} */
@@ -26,7 +26,7 @@ export function mountTraining(root, state) {
     defineTraining(state, recorded);
     root.classList.add("training");
     root.append(
-        html("h2", {}, "Training, seen"),
+        html("h2", {}, "Training with and without batch norm"),
         html(
             "p", {}, "A small network learns which letter comes next in a first name. Between the letters and the ",
             "answer stands a ", html("em", {}, "hidden layer"), `: ${recorded.hidden} units, each of which adds up `,
@@ -49,12 +49,12 @@ export function mountTraining(root, state) {
 }
 
 /**
- * At first: the rate at which the two differ most, and the end.
+ * At first: the learning rate at which the two differ most, and the last moment.
  * @type {(state: State, recorded: Recorded) => void}
  */
 function defineTraining(state, recorded) {
     const { rates, moments, runs } = recorded;
-    state.field("training.lr", choice(...rates.map(String)), String(tellingRate(recorded)));
+    state.field("training.lr", choice(...rates.map(String)), String(mostDifferentRate(recorded)));
     state.field("training.step", momentCodec(moments), moments.at(-1));
     state.field("training.scale", choice("log", "linear"), "log");
     state.field("training.steps", choice("early", "even"), "early");
@@ -66,7 +66,7 @@ function trainingChoices(state, { rates, runs }) {
     // A list, because an object would put the key "1" before "0.01".
     const options = rates.map((one) => /** @type {[string, string]} */ ([String(one), String(one)]));
     const rate = chooser(state, "training.lr", "Learning rate", options);
-    // Who chooses a rate wants to see its runs; those that were ticked by hand stay.
+    // Choosing a learning rate adds its runs to the chart; runs that were ticked by hand stay.
     rate.addEventListener("change", () => {
         const shown = state.get("training.runs");
         if (shown === null) return;
@@ -126,7 +126,7 @@ function endView(state, recorded) {
         for (const [one, row] of rows) row.classList.toggle("chosen", one === rate);
     });
     const commands = () => pairAt(recorded, state.get("training.lr")).map((run) => commandFor(run, steps)).join("\n");
-    const heads = ["rate", "without", "with batch norm"].map((name) => html("th", { scope: "col" }, name));
+    const heads = ["learning rate", "without", "with batch norm"].map((name) => html("th", { scope: "col" }, name));
     return html(
         "section", {}, html("h3", {}, "Where it ends"),
         html("p", {}, `The loss after ${formatNumber(steps)} steps on names that were `, html("em", {}, "held out"),
@@ -152,8 +152,8 @@ function whatNotToConclude(recorded) {
         html(
             "ul", {},
             html("li", {}, "“Batch norm is always better.” ", `The lowest held-out loss of all, ${lowest}. `,
-                "What batch norm gives here is room: some rates that are too high without it still learn with it."),
-            html("li", {}, "“A higher rate is better, if only it learns.” Compare where they end."),
+                "Batch norm allows higher learning rates here: some that are too high without it still work with it."),
+            html("li", {}, "“A higher learning rate is better as long as it learns.” Compare the final losses."),
             html("li", {}, "Anything about large networks. This one has a single hidden layer of ",
                 `${recorded.hidden} units, ${recorded.batch} examples a step and a constant learning rate. Deeper `,
                 "ones, other data and other ways of training may behave otherwise."),

@@ -54,10 +54,10 @@ export function shownRuns(state, recorded) {
 }
 
 /**
- * The rate at which the two end furthest apart: there is something to see.
+ * The learning rate at which the final losses differ most: there is something to see.
  * @type {(recorded: Recorded) => number}
  */
-export function tellingRate(recorded) {
+export function mostDifferentRate(recorded) {
     /** @type {(rate: number) => number} */
     const gap = (rate) => {
         const [without, withNorm] = pairAt(recorded, rate).map(({ held_out: losses }) => meanOf(losses));
@@ -144,7 +144,7 @@ export function rangeInWords(losses) {
  */
 export function compareLosses(without, withNorm, guessing) {
     const [lost, lostToo] = [without, withNorm].map((losses) => meanOf(losses) > guessing);
-    if (lost && lostToo) return "neither learns. Both end worse than blind guessing: batch norm does not mend this.";
+    if (lost && lostToo) return "neither learns. Both end worse than blind guessing: batch norm does not fix this.";
     if (lost) return "without batch norm the network ends worse than blind guessing. With it, it learns.";
     if (lostToo) return "with batch norm the network ends worse than blind guessing. Without it, it learns.";
     // Runs of one seed share their start and their examples, so they are compared in pairs.
