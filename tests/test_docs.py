@@ -71,15 +71,11 @@ def test_links_and_named_files_exist(page: Path) -> None:
         assert (ROOT / target).exists(), f"{page.name} names {target}"
 
 
-# TODO: remove each name once the file exists.
-NOT_YET = {"torch/_compat.py", "page/shared/chart.js"}
-
-
 def test_the_files_that_contributing_names_exist() -> None:
     folders = "|".join(folder.name for folder in (ROOT / "src/truenorm").iterdir() if folder.is_dir())
     named = set(re.findall(rf"`((?:{folders})/[\w./]*)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")))
     assert len(named) > 15
-    assert {name for name in named if not (ROOT / "src/truenorm" / name).exists()} <= NOT_YET
+    assert {name for name in named if not (ROOT / "src/truenorm" / name).exists()} == set()
 
 
 @pytest.fixture(scope="module")

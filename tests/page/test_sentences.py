@@ -21,7 +21,7 @@ def test_the_numbers_are_those_of_python(open_page: Open, rows: int) -> None:
     page = open_page(HERE)
     set_padding(page, rows)
     for name, method in METHODS.items():
-        assert_allclose(shown(page, name, "moved"), method.moved(rows), rtol=1e-9, atol=1e-12)
+        assert_allclose(shown(page, name, "moved"), method.change(rows), rtol=1e-9, atol=1e-12)
         assert_allclose(shown(page, name, "y"), method.normalize(rows)[examples.HOW], rtol=1e-9)
     for name, lengths in (("all", None), ("valid", examples.LENGTHS)):
         moments = tn.measure(examples.padded_sentences(rows), tn.batch(), lengths=lengths)
@@ -86,7 +86,7 @@ def test_padding_is_dragged_by_mouse_and_keyboard(open_page: Open) -> None:
         seen.append(shown(page, "all", "moved"))
     page.mouse.up()
     assert seen == sorted(set(seen))
-    assert_allclose(seen[-1], METHODS["all"].moved(100), rtol=1e-9)
+    assert_allclose(seen[-1], METHODS["all"].change(100), rtol=1e-9)
 
     padding(page).focus()
     page.keyboard.press("Home")
@@ -94,7 +94,7 @@ def test_padding_is_dragged_by_mouse_and_keyboard(open_page: Open) -> None:
     page.keyboard.press("ArrowRight")
     page.wait_for_function("document.querySelector('.bar output').textContent === '4 rows'")
     assert padding(page).get_attribute("aria-valuetext") == "4 rows"
-    assert_allclose(shown(page, "all", "moved"), METHODS["all"].moved(4), rtol=1e-9)
+    assert_allclose(shown(page, "all", "moved"), METHODS["all"].change(4), rtol=1e-9)
     assert page.locator(".stack tr.pad:not(.statistic)").count() == 4
     assert "6 rows of words and 4 of padding: 40 %" in page.locator(".rows").inner_text()
 
@@ -108,9 +108,9 @@ def test_the_curve_is_the_drift_and_moves_the_padding(open_page: Open) -> None:
         page.keyboard.press("ArrowRight")
     page.wait_for_function("document.querySelector('.bar output').textContent === '8 rows'")
     counted, layer, valid = page.locator(".drift .legend b").all_inner_texts()
-    assert (counted, layer, valid) == (f"{METHODS['all'].moved(8):.4g}", "0", "0")
+    assert (counted, layer, valid) == (f"{METHODS['all'].change(8):.4g}", "0", "0")
     set_padding(page, 100)
-    assert page.locator(".drift .legend b").first.inner_text() == f"{METHODS['all'].moved(100):.4g}"
+    assert page.locator(".drift .legend b").first.inner_text() == f"{METHODS['all'].change(100):.4g}"
 
 
 def moved_texts(page: Any) -> set[str]:
@@ -122,7 +122,7 @@ def moved_texts(page: Any) -> set[str]:
 @pytest.mark.parametrize("rows", [2, 4, 6, 44, 100])
 def test_a_number_has_the_same_digits_everywhere(open_page: Open, rows: int) -> None:
     page = open_page(f"{HERE}&sentences.fill={rows // 2}")
-    text = f"{METHODS['all'].moved(rows):.4g}"
+    text = f"{METHODS['all'].change(rows):.4g}"
     assert moved_texts(page) == {text}
     row = card(page, "all").locator("tr", has_text="moved").locator("td").all_inner_texts()
     assert text in [one.strip("+−") for one in row]

@@ -13,14 +13,14 @@ from sentences_page import EMBEDDINGS, HERE, METHODS, card, cell, padding, said,
 import truenorm as tn
 from truenorm.explanation import examples
 from truenorm.lab.attention import SelfAttention
-from truenorm.lab.layers import Pass
+from truenorm.lab.layers import ForwardContext
 
 
 def attended(embeddings: tuple[np.ndarray, ...]) -> np.ndarray:
     """The lab's self-attention with matrices that change nothing, sentence by sentence."""
     one = np.eye(3)
     layer = SelfAttention(np.concatenate([one, one, one], axis=1), one, np.zeros(3))
-    return np.concatenate([layer.forward(e[None], Pass())[0] for e in embeddings])
+    return np.concatenate([layer.forward(e[None], ForwardContext())[0] for e in embeddings])
 
 
 def test_rows_may_be_computed_by_self_attention(open_page: Open) -> None:
@@ -46,7 +46,7 @@ def test_a_changed_embedding_is_attended_to(open_page: Open) -> None:
     assert cell(page, "How", "embedding", 2).evaluate("(input) => input === document.activeElement")
     page.get_by_label("given: example numbers").check()
     page.wait_for_function("document.querySelectorAll('.stack input').length === 18")
-    assert_allclose(shown(page, "all", "moved"), METHODS["all"].moved(2), rtol=1e-9)
+    assert_allclose(shown(page, "all", "moved"), METHODS["all"].change(2), rtol=1e-9)
 
 
 def test_a_given_number_is_typed_and_cells_are_walked(open_page: Open) -> None:
@@ -104,7 +104,7 @@ def test_bad_input_is_shown_where_it_is_and_nothing_is_lost(open_page: Open) -> 
     assert cell(again, "Nitish", "row", 3).get_attribute("aria-invalid") == "true"
     one.fill("3.6")
     assert described.is_hidden()
-    assert_allclose(shown(page, "all", "moved"), METHODS["all"].moved(2), rtol=1e-9)
+    assert_allclose(shown(page, "all", "moved"), METHODS["all"].change(2), rtol=1e-9)
 
     for number in (1, 2, 3):
         cell(page, "How", "row", number).fill("")
@@ -128,7 +128,7 @@ def test_a_sentence_keeps_one_word(open_page: Open) -> None:
     assert first.get_attribute("aria-invalid") == "true"
     set_padding(page, 10)
     assert first.input_value() == "   "  # what is typed is not taken away
-    assert_allclose(shown(page, "all", "moved"), METHODS["all"].moved(10), rtol=1e-9)
+    assert_allclose(shown(page, "all", "moved"), METHODS["all"].change(10), rtol=1e-9)
     first.fill(" ".join("abcdefghijklmn"))
     assert page.get_by_text("There is room for 12 words: the others are left out.").is_visible()
     assert page.locator(".stack tr.word").count() == 16

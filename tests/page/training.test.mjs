@@ -73,7 +73,7 @@ test("the chart shows the pair of the rate until runs are ticked", () => {
 test("commands name the run", () => {
     assert.equal(
         commandFor({ norm: "batch", rate: 0.1 }, 4000),
-        "truenorm train --norm batch --ddof 1 --rate 0.1 --schedule constant --steps 4000 --out runs/batch-0.1",
+        "truenorm train --norm batch --ddof 1 --lr 0.1 --schedule constant --steps 4000 --out runs/batch-0.1",
     );
     assert.doesNotMatch(commandFor({ norm: "none", rate: 3 }, 10), /ddof/);
 });

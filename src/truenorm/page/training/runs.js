@@ -163,6 +163,6 @@ export function compareLosses(without, withNorm, guessing) {
  */
 export function commandFor({ norm, rate }, steps) {
     const convention = norm === "batch" ? " --ddof 1" : "";
-    return `truenorm train --norm ${norm}${convention} --rate ${rate} --schedule constant --steps ${steps} ` +
+    return `truenorm train --norm ${norm}${convention} --lr ${rate} --schedule constant --steps ${steps} ` +
         `--out runs/${runKey(norm, rate)}`;
 }
