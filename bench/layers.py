@@ -2,9 +2,9 @@
 
     python -m bench.layers [--seconds 10] [--write docs/torch.md]
 
-Two questions. What does the way from Python to a kernel cost, which is most of a layer on 32 x 100 values? And does
-a network get slower with true statistics: a Conformer-like block (feed forward, self-attention, convolution), one step
-of it forward and backward, with torch's layers, which count the padding, and with ours, which are told the lengths.
+Two questions. What is the call overhead, which is most of the time of a layer on 32 x 100 values? And does a network
+get slower if its statistics ignore padding: one step, forward and backward, of a Conformer-like block (feed forward,
+self-attention, convolution) with torch's layers, which count the padding, and with ours, which are given the lengths.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def blocks(seconds: float) -> str:
         x = torch.randn(BLOCK)
         padding = torch.arange(frames) >= lengths[:, None]
         torch.manual_seed(0)
-        theirs, ours = block(torch.nn, channels), block(tnt, channels)
-        ours.load_state_dict(theirs.state_dict())
+        torchs, ours = block(torch.nn, channels), block(tnt, channels)
+        ours.load_state_dict(torchs.state_dict())
         calls = {
-            "torch": partial(_step_of_block, theirs, x, padding, None),
+            "torch": partial(_step_of_block, torchs, x, padding, None),
             "ours": partial(_step_of_block, ours, x, padding, lengths),
         }
         lines.append(f"| {share:.0%} padding | {_compared(calls, seconds / len(PADDINGS), 1e3, 'ms')} |")
@@ -132,14 +132,14 @@ def block(library: Any, channels: int) -> Any:
             self.norm = library.BatchNorm1d(channels)
             self.leave = nn.Conv1d(channels, channels, 1)
 
-        def forward(self, x: Any, padding: Any, **told: Any) -> Any:
-            x = x + self.feed(self.before_feed(x, **told))
-            normalized = self.before_attention(x, **told)
+        def forward(self, x: Any, padding: Any, **ragged: Any) -> Any:
+            x = x + self.feed(self.before_feed(x, **ragged))
+            normalized = self.before_attention(x, **ragged)
             x = x + self.attention(normalized, normalized, normalized, key_padding_mask=padding, need_weights=False)[0]
-            gated = nn.functional.glu(self.enter(self.before_convolution(x, **told).transpose(1, 2)), dim=1)
+            gated = nn.functional.glu(self.enter(self.before_convolution(x, **ragged).transpose(1, 2)), dim=1)
             convolved = self.depthwise(gated.masked_fill(padding[:, None], 0.0))
-            x = x + self.leave(nn.functional.silu(self.norm(convolved, **told))).transpose(1, 2)
-            return self.last(x, **told)
+            x = x + self.leave(nn.functional.silu(self.norm(convolved, **ragged))).transpose(1, 2)
+            return self.last(x, **ragged)
 
     made = Block()
     assert isinstance(made, torch.nn.Module)
@@ -156,12 +156,12 @@ def _compared(calls: dict[str, Callable[[], None]], seconds: float, unit: float,
     from bench.timing import interleave
 
     rounds = interleave(calls, seconds=seconds, patience=seconds, rounds=(9, 400))
-    theirs, ours = rounds.seconds("torch"), rounds.seconds("ours")
-    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    torchs, ours = rounds.seconds("torch"), rounds.seconds("ours")
+    ratios = [one / other for one, other in zip(ours, torchs, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
     busy = " (disturbed)" if rounds.disturbed() else ""
     return (
-        f"{statistics.median(theirs) * unit:.3g} {name} | {statistics.median(ours) * unit:.3g} {name} | "
+        f"{statistics.median(torchs) * unit:.3g} {name} | {statistics.median(ours) * unit:.3g} {name} | "
         f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f}){busy}"
     )
 

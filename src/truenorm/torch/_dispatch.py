@@ -27,15 +27,13 @@ from truenorm.torch import _compat, _formula, _kernel, _library
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import Ragged, UnpackedInput, check_ragged, to_mask
 from truenorm.torch._kernel import FORMATS, KernelPlan, check_memory, is_readable, kernels, native
+from truenorm.torch._norms import Norms
 
 if TYPE_CHECKING:
     from truenorm import _native
 
 log = logging.getLogger("truenorm.torch")
 
-# A normalization as `text_of` writes it, which can be part of a compiled graph: of x as it is given, and of x with its
-# axis 1 moved to the end (None if there is no such). Empty if the arguments make no sense, such as an eps below 0.
-Norms = tuple[str, str | None]
 # The call of a kernel, which has count, mean and m2 of each statistic; or these as a table (*statistics, 3). None if
 # the statistics are fixed, or torch's operator was used.
 Moments = Any

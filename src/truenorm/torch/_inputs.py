@@ -173,6 +173,15 @@ def order_by_sequence(batch_sizes: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(steps), torch.cat([lengths.new_zeros(1), torch.cumsum(lengths, 0)])
 
 
+def with_batch_axis(input: UnpackedInput) -> UnpackedInput:
+    """One sample (c, ...) as a batch; its ragged arguments have no batch axis either."""
+    ragged = input.ragged
+    if ragged is not None:
+        lengths = None if ragged.lengths is None else ragged.lengths.reshape(-1)
+        ragged = ragged._replace(lengths=None).change(lambda one: one.unsqueeze(0))._replace(lengths=lengths)
+    return UnpackedInput(input.x.unsqueeze(0), ragged)
+
+
 # ---- ragged arguments against the shape of x ----
 
 

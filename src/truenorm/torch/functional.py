@@ -16,18 +16,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, Literal, ParamSpec, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as torch_functional
 
-from truenorm.core import norm as recipes
 from truenorm.core.inputs import PADDINGS, Padding
-from truenorm.core.norm import Norm, text_of
 from truenorm.torch import _running
-from truenorm.torch._dispatch import Moments, Norms, run
+from truenorm.torch._dispatch import Moments, run
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import (
     Input,
@@ -39,12 +36,17 @@ from truenorm.torch._inputs import (
     values_are_readable,
 )
 from truenorm.torch._kernel import table_of
+from truenorm.torch._norms import (
+    NormPair,
+    Norms,
+    batch_norms,
+    group_norms,
+    instance_norms,
+    rms_norms,
+    row_norm,
+)
 
 OnSingle = Literal["error", "running"]
-# A normalization of x (b, c, ...), and of packed rows (rows, c).
-NormPair = tuple[Norms, Norms]
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def batch_norm(
@@ -413,63 +415,3 @@ def check_options(padding: str = "zero", on_single: str = "error") -> None:
         raise ValueError(f"padding: {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
     if on_single not in get_args(OnSingle):
         raise ValueError(f"on_single: {' or '.join(map(repr, get_args(OnSingle)))}, got {on_single!r}.")
-
-
-# ---- normalizations as text ----
-
-
-def _constant(make: Callable[P, R]) -> Callable[P, R]:
-    """Made once for the same arguments; a compiled graph takes the result as a constant."""
-    cached: Any = lru_cache(maxsize=256)(make)
-
-    def constant(*args: P.args, **kwargs: P.kwargs) -> R:
-        found: R = cached(*args, **kwargs)
-        return found
-
-    mark: Any = torch.compiler.assume_constant_result
-    marked: Callable[P, R] = mark(constant)
-    return marked
-
-
-def _pair(make: Callable[[recipes.Channels], Norm]) -> NormPair:
-    """Empty if the arguments make no sense."""
-    try:
-        second, last = text_of(make("second")), text_of(make("last"))
-    except ValueError:
-        second, last = "", ""
-    return (second, last), (last, None)
-
-
-@_constant
-def batch_norms(eps: float) -> NormPair:
-    return _pair(lambda channels: recipes.batch(channels, eps=eps))
-
-
-@_constant
-def instance_norms(eps: float) -> NormPair:
-    return _pair(lambda channels: recipes.instance(channels, eps=eps))
-
-
-@_constant
-def group_norms(groups: int, eps: float) -> NormPair:
-    return _pair(lambda channels: recipes.group(groups, channels, eps=eps))
-
-
-@_constant
-def row_norm(axes: int, eps: float, center: bool) -> Norms:
-    """Over the last so many axes, with a weight for each of their elements."""
-    names = " ".join([*(f"n{i}" for i in range(1, axes)), "c"])
-    try:
-        norm = Norm(f"... [{names}]", eps=eps, center=center, affine=None if axes == 1 else names)
-    except ValueError:
-        return "", None
-    return text_of(norm) if axes else "", None
-
-
-def rms_norms(axes: int, eps: float | None) -> tuple[Norms, Norms]:
-    """Of float32 and of float64. Without eps it is torch's choice: half and bfloat16 are summed in float32."""
-    if eps is not None:
-        norm = row_norm(axes, eps, False)
-        return norm, norm
-    narrow, wide = (float(torch.finfo(dtype).eps) for dtype in (torch.float32, torch.float64))
-    return row_norm(axes, narrow, False), row_norm(axes, wide, False)

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm, as_norm, text_of
-from truenorm.torch import _running, functional
-from truenorm.torch._dispatch import Norms, run
+from truenorm.torch import _norms, _running, functional
+from truenorm.torch._dispatch import run
 from truenorm.torch._formula import FixedStatistics
-from truenorm.torch._inputs import Input, LengthsLike, MaskLike, UnpackedInput, WeightLike, unpack
+from truenorm.torch._inputs import Input, LengthsLike, MaskLike, WeightLike, unpack, with_batch_axis
 from truenorm.torch._kernel import table_of
-from truenorm.torch.functional import NormPair, OnSingle
+from truenorm.torch._norms import NormPair, Norms
+from truenorm.torch.functional import OnSingle
 
 LOW = (torch.float16, torch.bfloat16)
 TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
@@ -149,7 +150,7 @@ class _BatchNorm(_TrackingLayer):
     on_single: OnSingle
 
     def _make_norms(self) -> NormPair:
-        return functional.batch_norms(self.eps)
+        return _norms.batch_norms(self.eps)
 
     def __init__(self, *args: Any, padding: Padding = "zero", on_single: OnSingle = "error", **kwargs: Any) -> None:
         functional.check_options(padding, on_single)
@@ -206,7 +207,7 @@ class _InstanceNorm(_TrackingLayer):
     _get_no_batch_dim: Callable[[], int]
 
     def _make_norms(self) -> Any:
-        return functional.instance_norms(self.eps), functional.batch_norms(self.eps)
+        return _norms.instance_norms(self.eps), _norms.batch_norms(self.eps)
 
     def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
         functional.check_options(padding)
@@ -236,7 +237,7 @@ class _InstanceNorm(_TrackingLayer):
             if x.size(axis) != self.num_features:
                 self._refuse_features(x, axis)
         if unbatched:
-            unpacked = _with_batch_axis(unpacked)
+            unpacked = with_batch_axis(unpacked)
         weight, bias, mean, var, _ = self._state()
         norms, fixed_norms = self._norms
         y: Any
@@ -275,15 +276,6 @@ class _InstanceNorm(_TrackingLayer):
         )
 
 
-def _with_batch_axis(input: UnpackedInput) -> UnpackedInput:
-    """One sample (c, ...) as a batch; its ragged arguments have no batch axis either."""
-    ragged = input.ragged
-    if ragged is not None:
-        lengths = None if ragged.lengths is None else ragged.lengths.reshape(-1)
-        ragged = ragged._replace(lengths=None).change(lambda one: one.unsqueeze(0))._replace(lengths=lengths)
-    return UnpackedInput(input.x.unsqueeze(0), ragged)
-
-
 class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
     """torch's InstanceNorm1d over the valid positions: (b, c, t), packed rows, jagged, PackedSequence."""
 
@@ -319,7 +311,7 @@ class GroupNorm(_RaggedLayer, nn.GroupNorm):
         return found
 
     def _make_norms(self) -> Any:
-        return functional.group_norms(self.num_groups, self.eps)
+        return _norms.group_norms(self.num_groups, self.eps)
 
 
 class LayerNorm(_RaggedLayer, nn.LayerNorm):
@@ -346,7 +338,7 @@ class LayerNorm(_RaggedLayer, nn.LayerNorm):
         return found
 
     def _make_norms(self) -> Any:
-        return functional.row_norm(len(self.normalized_shape), self.eps, True)
+        return _norms.row_norm(len(self.normalized_shape), self.eps, True)
 
 
 class RMSNorm(_RaggedLayer, nn.RMSNorm):
@@ -372,7 +364,7 @@ class RMSNorm(_RaggedLayer, nn.RMSNorm):
         return found
 
     def _make_norms(self) -> Any:
-        return functional.rms_norms(len(self.normalized_shape), self.eps)
+        return _norms.rms_norms(len(self.normalized_shape), self.eps)
 
 
 class Normalize(_TrackingLayer, nn.Module):
@@ -382,7 +374,7 @@ class Normalize(_TrackingLayer, nn.Module):
     shape                 of weight and bias: the sizes of the axes that they cover
     track_running_stats   keep running statistics, and use them in evaluation: for norms that keep no other axes
 
-    Packed rows, jagged tensors and PackedSequences have the axes b, t and c: they need a norm of these.
+    Packed rows, jagged tensors and PackedSequences need a norm of the axes b, t and c.
     """
 
     def __init__(
