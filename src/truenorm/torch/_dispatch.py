@@ -64,7 +64,7 @@ def run(
     found = find_call(input.x, norms, weight, bias, input.ragged, fixed, padding)
     if not isinstance(found, str) and (found[2].weight_shape == shape or operator is None):
         x, call, plan, ragged = found
-        return _kernel.apply(x, weight, bias, call, plan, ragged, padding, fixed is not None), call
+        return _kernel.apply(x, weight, bias, (call, plan, ragged, padding, fixed is not None)), call
     parameters = (weight, bias, *buffers) if fixed is None else (weight, bias, fixed.mean, fixed.var)
     if operator is not None:
         masked = input.ragged is not None or input.packed

@@ -82,17 +82,18 @@ class KernelPlan:
     weight_shape: tuple[int, ...] | None
 
 
+# call, plan, ragged (None if the call itself has the lengths, or everything is valid), padding, and whether the
+# statistics are fixed. One tuple: each argument of an autograd function takes time.
+Context = tuple[Any, KernelPlan, Ragged | None, Padding, bool]
+
+
 def table_of(call: _native.Call) -> Tensor:
     """count, mean and m2 of each statistic side by side: (statistics, 3)."""
     return torch.frombuffer(bytearray(call.get_moments()), dtype=torch.float64).reshape(-1, 3)
 
 
 class KernelNorm(torch.autograd.Function):
-    """One call of a kernel. Its backward is not differentiable: if a graph of it is needed, the formula computes it.
-
-    ragged   None if `call` itself has the lengths, or everything is valid
-    fixed    whether the statistics do not depend on x
-    """
+    """One call of a kernel. Its backward is not differentiable: if a graph of it is needed, the formula computes it."""
 
     @staticmethod
     def forward(
@@ -100,40 +101,37 @@ class KernelNorm(torch.autograd.Function):
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        call: _native.Call,
-        plan: KernelPlan,
-        ragged: Ragged | None,
-        padding: Padding,
-        fixed: bool,
+        context: Context,
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.call, ctx.plan, ctx.ragged, ctx.padding, ctx.fixed = call, plan, ragged, padding, fixed
+        ctx.context = context
         ctx.bias_dtype = None if bias is None else bias.dtype
         y = torch.empty_like(x)
-        if not call.forward(x, y, weight, bias):
+        if not context[0].forward(x, y, weight, bias):
             raise RuntimeError(CHANGED)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        plan, padding, needed = ctx.plan, ctx.padding, ctx.needs_input_grad
+        needed = ctx.needs_input_grad
+        call, plan, _, padding, _ = context = ctx.context
         if not torch.is_grad_enabled() and _compat.in_plain_eager_mode():
-            found = backward(x, dy, weight, ctx.bias_dtype, ctx.call, plan, needed)
+            found = backward(x, dy, weight, ctx.bias_dtype, call, plan, needed)
             if found is not None:
-                return (*found, None, None, None, None, None)
-        mask, fixed = _mask(ctx, x), _fixed_statistics(ctx)
+                return (*found, None)
+        mask, fixed = _mask(context, x), _fixed_statistics(context)
         bias = _empty_bias(plan, ctx.bias_dtype)
         if not torch.is_grad_enabled():
             found = _formula.gradients(dy, x, mask, weight, bias, fixed, padding)
-            return (*found, None, None, None, None, None)
+            return (*found, None)
         bias = bias if bias is None else bias.zero_().requires_grad_()
         # Aliases: gradients must not flow on to what weight was made of, and hooks must not run twice.
         x, weight = x.view_as(x), weight if weight is None else weight.view_as(weight)
         y, _ = _formula.normalize(x, mask, weight, bias, fixed, padding)
         inputs = [one for one, wanted in zip((x, weight, bias), needed, strict=False) if wanted]
         derivatives = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
-        return (*(next(derivatives) if wanted else None for wanted in needed[:3]), None, None, None, None, None)
+        return (*(next(derivatives) if wanted else None for wanted in needed[:3]), None)
 
 
 # For plain eager mode, which the caller has checked.
@@ -188,19 +186,20 @@ def _empty_bias(plan: KernelPlan, dtype: torch.dtype | None) -> Tensor | None:
     )
 
 
-def _mask(ctx: Any, x: Tensor) -> Mask:
+def _mask(context: Context, x: Tensor) -> Mask:
     """The valid elements, from the copies of the arguments that the call keeps."""
-    ragged: Ragged | None = ctx.ragged
+    call, plan, ragged, _, _ = context
     if ragged is None:
-        lengths = np.frombuffer(bytearray(ctx.call.get_lengths()), np.int64)
+        lengths = np.frombuffer(bytearray(call.get_lengths()), np.int64)
         if len(lengths):
-            ragged = Ragged(lengths=torch.from_numpy(lengths[:: ctx.plan.kernel.repeats].copy()))
-    return to_mask(ctx.plan.norm, x, ragged)
+            ragged = Ragged(lengths=torch.from_numpy(lengths[:: plan.kernel.repeats].copy()))
+    return to_mask(plan.norm, x, ragged)
 
 
-def _fixed_statistics(ctx: Any) -> FixedStatistics | None:
+def _fixed_statistics(context: Context) -> FixedStatistics | None:
     """The copies that the call keeps: running statistics may have changed since."""
-    if not ctx.fixed:
+    call, _, _, _, fixed = context
+    if not fixed:
         return None
-    table = table_of(ctx.call)
+    table = table_of(call)
     return FixedStatistics(table[:, 1], table[:, 2])
