@@ -97,7 +97,7 @@ def test_normalize_takes_a_pattern() -> None:
     torch.testing.assert_close(layer(x), tnt.Normalize(tn.Norm("[b t] c"), 4)(x))
     layer.norm = "b [t] c"
     torch.testing.assert_close(layer(x), tnt.Normalize(tn.instance(), 4)(x))
-    with pytest.raises(TypeError, match=r"^norm: a Norm or a pattern, got 4\."):
+    with pytest.raises(TypeError, match=r"^norm must be a Norm or a pattern, got 4\."):
         tnt.Normalize(4, 4)
 
 

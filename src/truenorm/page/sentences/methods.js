@@ -82,7 +82,7 @@ export function methodCard(name, read, fill) {
                     : `is how far ${quoted(word)} moved: the largest change of its three numbers.`),
         );
         element.classList.toggle("drifts", watched.moved > 0);
-        Object.assign(element.dataset, { // in full, for whoever wants to compare
+        Object.assign(element.dataset, { // in full, for comparison by tests and users
             moved: watched.moved, y: JSON.stringify(watched.y), alone: JSON.stringify(watched.alone),
             mean: JSON.stringify(watched.mean), deviation: JSON.stringify(watched.deviation),
         });
