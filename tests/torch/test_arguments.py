@@ -5,7 +5,6 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +68,8 @@ def test_segment_ids_are_no_mask() -> None:
 
 
 @pytest.fixture
-def not_warned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tnt.functional, "_warned", False)
-    return
 
 
 @pytest.mark.usefixtures("not_warned")

@@ -34,7 +34,7 @@ def draw(seed: int = 0, shape: tuple[int, ...] = SHAPE) -> Any:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def told(name: str, ragged: bool) -> dict[str, Any]:
+def ragged_arguments(name: str, ragged: bool) -> dict[str, Any]:
     return {"lengths": LENGTHS} if ragged else {}
 
 
@@ -48,7 +48,9 @@ def test_gradcheck_and_gradgradcheck(name: str, ragged: bool) -> None:
     parameters = {key: value.detach().requires_grad_() for key, value in layer.named_parameters()}
 
     def call(x: Any, *values: Any) -> Any:
-        return func.functional_call(layer, dict(zip(parameters, values, strict=True)), (x,), told(name, ragged))
+        return func.functional_call(
+            layer, dict(zip(parameters, values, strict=True)), (x,), ragged_arguments(name, ragged)
+        )
 
     inputs = (draw().requires_grad_(), *parameters.values())
     assert torch.autograd.gradcheck(call, inputs)
@@ -60,7 +62,7 @@ def test_forward_mode_agrees_with_reverse_mode(name: str, ragged: bool) -> None:
     layer, x, direction = made(name), draw(), draw(1)
 
     def call(value: Any) -> Any:
-        return layer(value, **told(name, ragged))
+        return layer(value, **ragged_arguments(name, ragged))
 
     primal, tangent = func.jvp(call, (x,), (direction,))
     torch.testing.assert_close(primal, call(x), rtol=1e-12, atol=1e-12)
@@ -77,15 +79,15 @@ def test_func_grad_vmap_and_hessian(name: str, ragged: bool) -> None:
     layer, x, dy = made(name), draw(), draw(2)
 
     def loss(value: Any) -> Any:
-        return (layer(value, **told(name, ragged)) * dy).sum()
+        return (layer(value, **ragged_arguments(name, ragged)) * dy).sum()
 
     leaf = x.clone().requires_grad_()
     (expected,) = torch.autograd.grad(loss(leaf), leaf)
     torch.testing.assert_close(func.grad(loss)(x), expected, rtol=1e-10, atol=1e-12)
     stacked = torch.stack([draw(3), draw(4)])
-    mapped = func.vmap(lambda value: layer(value, **told(name, ragged)))(stacked)
+    mapped = func.vmap(lambda value: layer(value, **ragged_arguments(name, ragged)))(stacked)
     for one, value in zip(mapped, stacked, strict=True):
-        torch.testing.assert_close(one, layer(value, **told(name, ragged)), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(one, layer(value, **ragged_arguments(name, ragged)), rtol=1e-12, atol=1e-12)
     hessian = func.hessian(loss)(x).reshape(x.numel(), x.numel())
     reference = torch.autograd.functional.hessian(loss, x).reshape(x.numel(), x.numel())
     torch.testing.assert_close(hessian, reference, rtol=1e-8, atol=1e-9)
@@ -112,7 +114,7 @@ def test_66_third_derivatives_which_torch_gets_wrong(name: str) -> None:
 @cases
 def test_68_backward_twice_gives_the_same_bits(name: str, ragged: bool) -> None:
     layer, x = made(name), draw().requires_grad_()
-    y = layer(x, **told(name, ragged))
+    y = layer(x, **ragged_arguments(name, ragged))
     inputs = [x, *layer.parameters()]
     first = torch.autograd.grad(y, inputs, draw(1), retain_graph=True)
     second = torch.autograd.grad(y, inputs, draw(1))
@@ -122,7 +124,12 @@ def test_68_backward_twice_gives_the_same_bits(name: str, ragged: bool) -> None:
 def test_nothing_of_the_size_of_x_is_saved_beside_x() -> None:
     saved: list[Any] = []
     layer, x = tnt.BatchNorm1d(64), torch.randn(32, 64, 50, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
         y = layer(x, lengths=torch.full((32,), 40))
     assert sum(one.numel() for one in saved) <= x.numel() + 1000
     assert any(one.data_ptr() == x.data_ptr() for one in saved)

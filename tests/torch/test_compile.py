@@ -37,12 +37,12 @@ def draw(*shape: int, seed: int = 0) -> Any:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def compare(plain: Any, compiled: Any, of: Any, x: Any, told: dict[str, Any]) -> None:
+def compare(plain: Any, compiled: Any, of: Any, x: Any, ragged: dict[str, Any]) -> None:
     """Outputs, gradients and buffers of one step. `of` holds the compiled one's parameters."""
     found = []
     for module, owner in ((plain, plain), (compiled, of)):
         leaf = x.clone().requires_grad_()
-        y = module(leaf, **told)
+        y = module(leaf, **ragged)
         y.backward(torch.cos(x))
         found.append([y.detach(), leaf.grad, *(one.grad for one in owner.parameters()), *owner.state_dict().values()])
     for one, two in zip(*found, strict=True):
@@ -82,20 +82,20 @@ def test_inductor_gives_the_numbers_of_eager_mode(name: str) -> None:
 @pytest.mark.parametrize("case", ["a mask of every element", "the reference", "nothing", "a transposed pattern"])
 def test_what_the_kernels_do_not_take_compiles_too(case: str) -> None:
     layer: Any = tnt.BatchNorm1d(4)
-    x, told = draw(3, 4, 5), {}
+    x, ragged = draw(3, 4, 5), {}
     before = engine.engine()
     if case == "a mask of every element":
-        told = {"valid": draw(3, 4, 5, seed=3) > -0.5}
+        ragged = {"valid": draw(3, 4, 5, seed=3) > -0.5}
     elif case == "the reference":
         engine.use("reference")
-        told = {"lengths": LENGTHS}
+        ragged = {"lengths": LENGTHS}
     elif case == "nothing":
         x = draw(0, 4, 5)
     else:
         layer = tnt.Normalize(tn.Norm("c [b] t"), 3)
     twin = copy.deepcopy(layer)
     try:
-        compare(layer, torch.compile(twin, fullgraph=True, backend="aot_eager"), twin, x, told)
+        compare(layer, torch.compile(twin, fullgraph=True, backend="aot_eager"), twin, x, ragged)
     finally:
         engine.use(before)
 
@@ -128,13 +128,13 @@ CALLS = {
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("name", CALLS)
 def test_operators_pass_torchs_own_checks(name: str, fixed: bool) -> None:
-    shape, norm, told = CALLS[name]
+    shape, norm, ragged = CALLS[name]
     if fixed and name not in ("batch", "whole"):
         return
     size = norm.view(shape).weight_shape if name != "packed" else (4,)
     weight, bias = (torch.linspace(0.5, 1.5, size[0]).requires_grad_() for _ in range(2))
     statistics = (torch.zeros(4), torch.ones(4)) if fixed else (None, None)
-    pieces = tuple(told.get(key) for key in ("valid", "lengths", "offsets", "sample_weight"))
+    pieces = tuple(ragged.get(key) for key in ("valid", "lengths", "offsets", "sample_weight"))
     x = draw(*shape).requires_grad_()
     torch.library.opcheck(operators.normalize, (x, weight, bias, *pieces, *statistics, spec.text_of(norm), "zero"))
 

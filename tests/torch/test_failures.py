@@ -165,14 +165,14 @@ def test_26_one_value_per_channel_by_shape_by_mask_and_by_lengths() -> None:
     layer = tnt.BatchNorm1d(2)
     before = copy.deepcopy(layer.state_dict())
     words = "Expected more than 1 value per channel when training, got input size"
-    for x, told in (
+    for x, ragged in (
         (torch.ones(1, 2), {}),
         (torch.ones(3, 2, 4), {"lengths": torch.tensor([0, 1, 0])}),
         (torch.ones(3, 2, 4), {"valid": torch.eye(12)[5].bool().reshape(3, 4)}),
         (torch.ones(1, 2), {"offsets": torch.tensor([0, 1])}),
     ):
         with pytest.raises(ValueError, match=words):
-            layer(x, **told)
+            layer(x, **ragged)
         assert all(torch.equal(layer.state_dict()[key], value) for key, value in before.items())
 
 
@@ -217,7 +217,8 @@ def test_30_33_arguments_that_make_no_sense_are_refused() -> None:
             tnt.GroupNorm(groups, 6)(normal(2, 6, 3))
     with pytest.raises(ValueError, match="eps must be positive during training"):
         tnt.BatchNorm1d(3, eps=-1.0)(normal(4, 3))
-    for options in ({"padding": "same"}, {"on_single": "warn"}):
+    wrong: Any = ({"padding": "same"}, {"on_single": "warn"})
+    for options in wrong:
         with pytest.raises(ValueError, match=f"{next(iter(options))}: '"):
             tnt.BatchNorm1d(3, **options)
 
@@ -238,7 +239,7 @@ def test_37_no_entry_point_takes_a_mask_and_ignores_it(name: str, argument: str)
     extra = {"batch_norm": (None, None), "group_norm": (2,), "layer_norm": ((4,),), "rms_norm": ((4,),)}.get(name, ())
     how = {"training": True} if name == "batch_norm" else {}
     last = name in ("layer_norm", "rms_norm")
-    told = {
+    ragged = {
         "valid": torch.arange(5) < torch.tensor([5, 3])[:, None],
         "lengths": torch.tensor([5, 3]),
         "sample_weight": (torch.arange(5) < torch.tensor([5, 3])[:, None]).double(),
@@ -248,7 +249,7 @@ def test_37_no_entry_point_takes_a_mask_and_ignores_it(name: str, argument: str)
     (changed if last else changed.transpose(1, 2))[1, 3:] += 7
     function = getattr(tnt.functional, name)
     one, two = (
-        function(value, *extra, **how, **{argument: told[argument]}).transpose(-1, -2 if not last else -1)
+        function(value, *extra, **how, **{argument: ragged[argument]}).transpose(-1, -2 if not last else -1)
         for value in (x, changed)
     )
     assert torch.equal(one[0], two[0])

@@ -191,19 +191,21 @@ def test_29_91_sizes_of_0_and_1_and_arguments_of_wrong_sizes_never_crash() -> No
             tnt.LayerNorm(3),
             tnt.RMSNorm(3),
         ):
-            for told in ({}, {"lengths": torch.zeros(shape[0], dtype=torch.int64)}):
+            for ragged in ({}, {"lengths": torch.zeros(shape[0], dtype=torch.int64)}):
                 calls += 1
                 try:
-                    y = layer(normal(*shape), **told)
+                    y = layer(normal(*shape), **ragged)
                 except (ValueError, RuntimeError):
                     continue
                 assert y.shape == shape
     assert calls == 27 * 5 * 2
     x, wrong = normal(4, 3), (torch.ones(2), torch.ones(0), torch.ones(3, 3), torch.ones(()))
     for one in wrong:
-        for arguments in ((one, one), (torch.zeros(3), one), (torch.zeros(3), torch.ones(3), one)):
+        buffers: Any = ({"running_mean": one, "running_var": one}, {"running_mean": torch.zeros(3), "running_var": one})
+        affine = {"running_mean": torch.zeros(3), "running_var": torch.ones(3), "weight": one}
+        for arguments in (*buffers, affine):
             with pytest.raises((ValueError, RuntimeError)):
-                tnt.functional.batch_norm(x, *arguments, training=True)
+                tnt.functional.batch_norm(x, **arguments, training=True)
     with pytest.raises((ValueError, RuntimeError, IndexError)):
         tnt.functional.batch_norm(normal(3), None, None, training=True)
 
@@ -234,8 +236,8 @@ def test_99_the_value_beside_a_derivative_is_the_value() -> None:
 
 
 def test_36_a_sentence_in_a_padded_batch_is_the_sentence_alone() -> None:
-    class Block(nn.Module):
-        """A convolution that sees no padding, and a normalization that is told of it."""
+    class Block(torch.nn.Module):
+        """A convolution that sees no padding, and a normalization that knows where it is."""
 
         def __init__(self, library: Any) -> None:
             super().__init__()
@@ -243,9 +245,9 @@ def test_36_a_sentence_in_a_padded_batch_is_the_sentence_alone() -> None:
             self.norms = nn.ModuleList([library.BatchNorm1d(4), library.GroupNorm(2, 4)])
             self.convolution = nn.Conv1d(4, 4, 3, padding=1)
 
-        def forward(self, x: Any, real: Any, **told: Any) -> Any:
+        def forward(self, x: Any, valid: Any, **ragged: Any) -> Any:
             for norm in self.norms:
-                x = norm(self.convolution(x * real[:, None]), **told)
+                x = norm(self.convolution(x * valid[:, None]), **ragged)
             return x
 
     x, lengths = normal(2, 4, 9), torch.tensor([9, 4])

@@ -95,10 +95,10 @@ def test_normalize_takes_a_pattern() -> None:
     layer = tnt.Normalize("[b t] c", 4)
     assert layer.norm == tn.Norm("[b t] c")
     torch.testing.assert_close(layer(x), tnt.Normalize(tn.Norm("[b t] c"), 4)(x))
-    layer.norm = "b [t] c"
+    layer.norm = "b [t] c"  # type: ignore[assignment]
     torch.testing.assert_close(layer(x), tnt.Normalize(tn.instance(), 4)(x))
     with pytest.raises(TypeError, match=r"^norm must be a Norm or a pattern, got 4\."):
-        tnt.Normalize(4, 4)
+        tnt.Normalize(4, 4)  # type: ignore[arg-type]
 
 
 def test_normalize_takes_packed_and_jagged_rows() -> None:

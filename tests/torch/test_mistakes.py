@@ -49,7 +49,7 @@ def test_mistakes_get_a_message_that_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="lengths: not beside a nested tensor, which has lengths of its own"):
         layer(nested, lengths=torch.tensor([2, 4]))
     with pytest.raises(TypeError, match="x: a tensor, a nested tensor or a PackedSequence, got list"):
-        layer([1.0, 2.0])
+        layer([1.0, 2.0])  # type: ignore[type-var]
 
 
 # ---- found by trying to break them ----
@@ -111,7 +111,8 @@ def test_eps_and_norm_may_change_after_construction() -> None:
 
 def test_running_statistics_of_several_axes_in_every_way() -> None:
     norm = tn.Norm("[b] h c", affine="h c")
-    one, two = (tnt.Normalize(norm, (4, 3), track_running_stats=True) for _ in range(2))
+    pair: list[Any] = [tnt.Normalize(norm, (4, 3), track_running_stats=True) for _ in range(2)]
+    one, two = pair
     two.running_mean, two.running_var = two.running_mean.double(), two.running_var.double().t().contiguous().t()
     x = normal(5, 4, 3)
     one(x)
@@ -233,9 +234,9 @@ def test_wrong_numbers_of_channels_and_weights_are_named() -> None:
 def test_options_are_checked_when_they_are_set() -> None:
     layer = tnt.BatchNorm1d(3)
     with pytest.raises(ValueError, match=r"padding: 'zero' or 'keep', got 'nonsense'\."):
-        layer.padding = "nonsense"
+        layer.padding = "nonsense"  # type: ignore[assignment]
     with pytest.raises(ValueError, match=r"on_single: 'error' or 'running', got 'nonsense'\."):
-        layer.on_single = "nonsense"
+        layer.on_single = "nonsense"  # type: ignore[assignment]
     assert (layer.padding, layer.on_single) == ("zero", "error")
     free = tnt.Normalize(tn.batch(), 3)
     free.norm = tn.batch(eps=1.0)

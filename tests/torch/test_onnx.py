@@ -15,7 +15,7 @@ import truenorm.torch as tnt  # noqa: E402
 nn = torch.nn
 
 
-class Told(nn.Module):
+class WithLengths(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.group, self.batch = tnt.GroupNorm(2, 4), tnt.BatchNorm1d(4, eps=1e-3)
@@ -45,6 +45,6 @@ def test_layers_become_onnxs_own_nodes() -> None:
 
 
 def test_lengths_stay_an_input_of_the_graph() -> None:
-    model, x, lengths = Told().eval(), torch.randn(3, 4, 7), torch.tensor([7, 2, 5])
+    model, x, lengths = WithLengths().eval(), torch.randn(3, 4, 7), torch.tensor([7, 2, 5])
     found, _ = exported(model, x, lengths)
     np.testing.assert_allclose(found, model(x, lengths).detach().numpy(), rtol=1e-5, atol=1e-6)

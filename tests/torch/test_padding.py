@@ -13,16 +13,16 @@ import truenorm.torch as tnt  # noqa: E402
 nn = torch.nn
 
 
-class Tagger(nn.Module):
-    """Embedding, group norm over time, a tag for each token. `told`: whether the norm is told what is real."""
+class Tagger(torch.nn.Module):
+    """Embedding, group norm over time, a tag for each token. `masked`: whether the norm is given the mask."""
 
-    def __init__(self, kit: Any, told: bool) -> None:
+    def __init__(self, kit: Any, masked: bool) -> None:
         super().__init__()
-        self.embed, self.norm, self.out, self.told = nn.Embedding(20, 8), kit.GroupNorm(2, 8), nn.Linear(8, 3), told
+        self.embed, self.norm, self.out, self.masked = nn.Embedding(20, 8), kit.GroupNorm(2, 8), nn.Linear(8, 3), masked
 
     def forward(self, input_ids: Any, attention_mask: Any) -> Any:
         x = self.embed(input_ids).transpose(1, 2)
-        x = self.norm(x, valid=attention_mask) if self.told else self.norm(x)
+        x = self.norm(x, valid=attention_mask) if self.masked else self.norm(x)
         return self.out(x.transpose(1, 2))
 
 
@@ -33,13 +33,13 @@ def batch() -> dict[str, Any]:
 
 
 def test_padding_and_its_content_do_not_matter_to_ours() -> None:
-    model = Tagger(tnt, told=True)
+    model = Tagger(tnt, masked=True)
     invariance.assert_padding_invariant(model, batch(), extra=7)
     invariance.assert_mask_invariant(model, batch())
 
 
 def test_they_matter_to_torchs() -> None:
-    model = Tagger(nn, told=False)
+    model = Tagger(nn, masked=False)
     with pytest.raises(AssertionError, match="Padding invariance violated"):
         invariance.assert_padding_invariant(model, batch(), extra=7)
     with pytest.raises(AssertionError, match="Mask invariance violated"):
@@ -63,15 +63,15 @@ def real_tags(tags: Any) -> Any:
 
 
 def test_torchtest_finds_ours_invariant_and_torchs_not() -> None:
-    torchtest.assert_invariance(Tagger(tnt, told=True), batch(), more_padding, output_fn=real_tags)
+    torchtest.assert_invariance(Tagger(tnt, masked=True), batch(), more_padding, output_fn=real_tags)
     with pytest.raises(torchtest.TorchTestError, match="the output changed under the perturbation for 3/3"):
-        torchtest.assert_invariance(Tagger(nn, told=False), batch(), more_padding, output_fn=real_tags)
+        torchtest.assert_invariance(Tagger(nn, masked=False), batch(), more_padding, output_fn=real_tags)
 
 
 def test_torchtest_finds_that_torchs_ignore_the_mask_and_ours_do_not() -> None:
     others = [name for name in torchtest.CHECKS if name not in ("forward", "input_dependency")]
-    for kit, told in ((tnt, True), (nn, False)):
-        report = torchtest.check_model(Tagger(kit, told), batch(), skip=others)
+    for kit, masked in ((tnt, True), (nn, False)):
+        report = torchtest.check_model(Tagger(kit, masked), batch(), skip=others)
         found = report["input_dependency"]
-        assert report.ok == told, found
-        assert told or "inputs['attention_mask'] has no influence on the output" in found.message
+        assert report.ok == masked, found
+        assert masked or "inputs['attention_mask'] has no influence on the output" in found.message

@@ -88,7 +88,7 @@ def test_other_tensors_come_out_the_same(name: str, kind: str) -> None:
     for ragged in [{}, *([{"lengths": LENGTHS}] if len(shape) == 3 else [])]:
         x = OTHER[kind](normal(*shape))
         expected = step(make(), normal(*shape), **ragged)
-        layer = make()
+        layer: Any = make()
         y = layer(x, **ragged)
         torch.testing.assert_close(y.as_subclass(torch.Tensor).detach(), expected[0], rtol=2e-5, atol=2e-6)
         if kind == "negative":  # of weights too
@@ -292,7 +292,7 @@ def test_one_channel_or_one_position_has_both_orders() -> None:
 def test_a_subclass_may_make_a_weight_of_its_own() -> None:
     class Shifted(tnt.LayerNorm):
         @property
-        def weight(self) -> Any:
+        def weight(self) -> Any:  # type: ignore[override]
             return 1 + self._parameters["weight"]
 
     x, layer = normal(3, 4), tnt.LayerNorm(4)
@@ -302,7 +302,7 @@ def test_a_subclass_may_make_a_weight_of_its_own() -> None:
 
 
 def test_weights_that_torch_replaces_are_the_ones_in_use() -> None:
-    class Doubled(nn.Module):
+    class Doubled(torch.nn.Module):
         def forward(self, weight: Any) -> Any:
             return 2 * weight
 
@@ -327,10 +327,10 @@ def test_attributes_that_are_not_there_are_missing_as_in_torch() -> None:
     with pytest.raises(AttributeError, match=r"^'RMSNorm' object has no attribute 'bias'$"):
         _ = tnt.RMSNorm(4).bias
     with pytest.raises(AttributeError, match="weight"):
-        _ = tnt.LayerNorm.weight
-    layer = tnt.BatchNorm1d(4)
-    del layer.running_mean
+        _ = tnt.LayerNorm.weight  # type: ignore[misc]
+    batch_norm = tnt.BatchNorm1d(4)
+    del batch_norm.running_mean
     with pytest.raises(AttributeError, match=r"^'BatchNorm1d' object has no attribute 'running_mean'$"):
-        _ = layer.running_mean
+        _ = batch_norm.running_mean
     layer.register_buffer("running_mean", torch.ones(4))
     assert torch.equal(layer.running_mean, torch.ones(4))

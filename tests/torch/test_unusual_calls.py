@@ -44,7 +44,12 @@ def test_a_weight_that_is_made_of_x() -> None:
 def test_hooks_run_once() -> None:
     layer, x, calls = tnt.LayerNorm(5), normal(3, 5).requires_grad_(), []
     inner = x * 1.5
-    inner.register_hook(lambda gradient: calls.append(1) or gradient * 2)
+
+    def double(gradient: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return gradient * 2
+
+    inner.register_hook(double)
     found = torch.autograd.grad(layer(inner).pow(3).sum(), x, create_graph=True)[0]
     expected = torch.autograd.grad(layer(x * 1.5).pow(3).sum(), x)[0]
     assert calls == [1]
