@@ -78,15 +78,15 @@ lint-python: $(DEV)
 	@$(BIN)/mypy
 
 lint-cpp: $(DEV)
-	@[ ! -e .clang-format ] || $(BIN)/clang-format --dry-run -Werror $(CPP)
+	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 lint-page: $(DEV)
-	@[ ! -x tools/lint_page.sh ] || tools/lint_page.sh
+	@tools/lint_page.sh
 
 format: $(DEV) ## Format the sources and apply safe fixes
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
-	@[ ! -e .clang-format ] || $(BIN)/clang-format -i $(CPP)
+	@$(BIN)/clang-format -i $(CPP)
 
 bench: $(DEV) ## Measure beside other implementations, in about two minutes
 	@$(BIN)/python bench/startup.py

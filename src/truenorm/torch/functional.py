@@ -111,6 +111,8 @@ def run_batch_norm(
 
     norm = norms[1] if input.packed or x.dim() == 2 else norms[0]
     if training and eps <= 0:
+        if input.ragged is None:
+            operator()  # raises: the text of the message depends on the version of torch
         raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
     if (running_mean is None) != (running_var is None):
         if input.ragged is not None:
