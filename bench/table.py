@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 ROOT = Path(__file__).resolve().parents[1]
-SPEED_HEADS = ("forward + backward", "compared with", "truenorm", "the other", "times faster")
+SPEED_HEADS = ("forward + backward", "compared with", "truenorm", "other", "speedup")
 # The rows of the README: suite, and the peer it is compared with.
 SHORT = (
     ("batch-ragged", "torch gather + scatter"),
@@ -56,7 +56,8 @@ def caption(results: dict[str, Any]) -> str:
         "system": "default allocator",
     }[settings["allocator"]]
     return (
-        f"Medians of {rounds} interleaved rounds, quartiles in brackets; float32; {memory}. "
+        f"Times are medians of {rounds} interleaved rounds. A ratio is the median of the ratios within each round, "
+        f"with quartiles in parentheses; it is not the quotient of the two medians. float32; {memory}. "
         f"{machine['cpu']}, {settings['threads']} threads, {machine['system']}; engine {machine['engine']}; "
         f"{versions}; revision {machine['revision'] or 'unknown'}.{warning}"
     )
@@ -85,7 +86,7 @@ def _speeds(results: dict[str, Any], rows: Sequence[tuple[str, str]] | None = No
             name = one["against"]
             if one["part"] != "both" or (rows is not None and (suite["name"], name) not in rows):
                 continue
-            yield title, name, _time(times["truenorm"], "both"), _time(times[name], "both"), _ratio(one, "{:.2f}")
+            yield title, name, _time(times["truenorm"], "both"), _time(times[name], "both"), _speedup(one)
             title = ""
 
 
@@ -133,6 +134,12 @@ def _ratio(comparison: dict[str, Any], form: str) -> str:
         return "not measured"
     median, low, high = (form.format(comparison["ratio"][key]) for key in ("median", "low", "high"))
     return f"{median} ({low} to {high})"
+
+
+def _speedup(comparison: dict[str, Any]) -> str:
+    ratio = comparison["ratio"]
+    equal = ratio is not None and ratio["low"] <= 1 <= ratio["high"]
+    return ("about equal: " if equal else "") + _ratio(comparison, "{:.2f}")
 
 
 def publish(results: dict[str, Any], root: Path = ROOT) -> None:

@@ -51,12 +51,13 @@ def made_up(**rounds: Any) -> dict[str, Any]:
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 CAPTION = """\
-Medians of 11 interleaved rounds, quartiles in brackets; float32; the allocator reuses freed memory for all \
+Times are medians of 11 interleaved rounds. A ratio is the median of the ratios within each round, with quartiles in \
+parentheses; it is not the quotient of the two medians. float32; the allocator reuses freed memory for all \
 implementations, so page faults are not measured. A processor, 2 threads, Linux x86_64; engine native; python 3.11.0; \
 revision unknown.
 """
 TABLE = f"""\
-| forward + backward | compared with | truenorm | the other | times faster |
+| forward + backward | compared with | truenorm | other | speedup |
 | --- | --- | ---: | ---: | ---: |
 | batch norm, 4x7x5 | peer | 5.2 ms | 1.25 s | 4.00 (3.90 to 4.13) |
 |  | other | 5.2 ms | missing | not measured |
@@ -67,7 +68,7 @@ TABLE = f"""\
 
 {CAPTION}"""
 SHORT_TABLE = f"""\
-| forward + backward | compared with | truenorm | the other | times faster |
+| forward + backward | compared with | truenorm | other | speedup |
 | --- | --- | ---: | ---: | ---: |
 | batch norm, 4x7x5 | peer | 5.2 ms | 1.25 s | 4.00 (3.90 to 4.13) |
 
@@ -93,6 +94,15 @@ def test_every_implementation_can_be_shown() -> None:
 @pytest.mark.usefixtures("one_short_row")
 def test_the_short_table_has_only_its_rows() -> None:
     assert render_short(made_up()) == SHORT_TABLE
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"), [(0.95, 1.11, "about equal: 1.03 (0.95 to 1.11)"), (1.01, 1.05, "1.03 (1.01 to 1.05)")]
+)
+def test_a_speedup_whose_quartiles_enclose_1_is_about_equal(low: float, high: float, shown: str) -> None:
+    results = made_up()
+    results["suites"][0]["comparisons"][0]["ratio"] = {"median": 1.03, "low": low, "high": high}
+    assert f"| peer | 5.2 ms | 1.25 s | {shown} |" in render(results)
 
 
 def test_the_table_says_that_other_processes_were_busy() -> None:
