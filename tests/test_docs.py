@@ -110,6 +110,17 @@ def test_the_metadata_says_what_the_package_is(metadata: Message) -> None:
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 
+def test_the_readme_names_the_oldest_supported_torch(metadata: Message) -> None:
+    (required,) = [line for line in metadata.get_all("Requires-Dist", []) if re.match(r"torch\b", line)]
+    (oldest,) = re.findall(r"PyTorch\s+(\S+) or newer", (ROOT / "README.md").read_text("utf-8"))
+    assert required.split(";")[0].strip() == f"torch>={oldest}"
+
+
+def test_the_readme_is_in_american_english() -> None:
+    found = re.findall(r"\w*(?:alis|eris|olour|icence)\w*", (ROOT / "README.md").read_text("utf-8"))
+    assert found == []
+
+
 def test_references_in_docstrings_are_listed() -> None:
     listed = set(re.findall(r"^\| (\[\w+\])", (ROOT / "docs/references.md").read_text("utf-8"), re.MULTILINE))
     for file in (ROOT / "src").rglob("*.py"):
