@@ -70,7 +70,9 @@ def small_layers(seconds: float) -> str:
     }
     lines = [f"| one layer, {rows} x {channels} | torch | truenorm | of torch's time |", "|---|---|---|---|"]
     for name, make in makers.items():
-        calls = {who: partial(_step, make(library), x, dy) for who, library in (("torch", torch.nn), ("ours", tnt))}
+        calls: dict[str, Callable[[], None]] = {
+            who: partial(_step, make(library), x, dy) for who, library in (("torch", torch.nn), ("ours", tnt))
+        }
         lines.append(f"| {name} | {_compared(calls, seconds / 4, 1e6, 'us')} |")
     return "\n".join(lines)
 
@@ -100,7 +102,7 @@ def blocks(seconds: float) -> str:
         torch.manual_seed(0)
         torchs, ours = block(torch.nn, channels), block(tnt, channels)
         ours.load_state_dict(torchs.state_dict())
-        calls = {
+        calls: dict[str, Callable[[], None]] = {
             "torch": partial(_step_of_block, torchs, x, padding, None),
             "ours": partial(_step_of_block, ours, x, padding, lengths),
         }

@@ -264,7 +264,7 @@ CHANGES: tuple[Change, ...] = (
     lambda value, case, rng: np.stack([value, value]).T[:, 0],
     lambda value, case, rng: np.broadcast_to(value[:1], value.shape) if value.size else value,
     lambda value, case, rng: value.reshape(1, -1),
-    lambda value, case, rng: memoryview(value) if value.dtype.kind != "O" else value,
+    lambda value, case, rng: value.data if value.dtype.kind != "O" else value,
     lambda value, case, rng: value.tolist(),
 )
 

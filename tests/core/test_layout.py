@@ -278,7 +278,8 @@ def test_a_norm_is_a_value(norm: Norm) -> None:
         {"eps_at": "std"},
     ]
     assert sum(replace(norm, **change) == norm for change in changed) == 1  # one eps_at is its own
-    assert norm != norm.pattern
+    text: Any = norm.pattern
+    assert norm != text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import itertools
 import os
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -64,7 +64,7 @@ def unaligned(array: Array) -> Array:
 
 def overlapping(n: int, one: int, other: int, dtype: type = np.float32) -> tuple[Array, Array]:
     """Two arrays of n elements that begin at these places of the same memory."""
-    memory = np.zeros(2 * n, dtype)
+    memory: Array = np.zeros(2 * n, dtype)
     return memory[one : one + n], memory[other : other + n]
 
 
@@ -213,7 +213,7 @@ REFUSALS: list[tuple[str, Change, str]] = [
 ]
 
 
-def differences(table: list[tuple[Callable[[], Any], str, str]]) -> list[str]:
+def differences(table: Iterable[tuple[Callable[[], Any], str, str]]) -> list[str]:
     """What does not say what it should: (call, text, how to name the call)."""
     answers = [(isolated(call), text, what) for call, text, what in table]
     return [f"{what}: {found!r}, not {text!r}" for found, text, what in answers if not found.startswith(text)]
@@ -392,7 +392,7 @@ def test_wrong_calls_of_the_small_loops_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2, 5])
 def test_an_address_is_not_an_array(place: int) -> None:
-    good = [np.ones((2, 3)), np.zeros(2), np.ones(2), 0.1, 0, np.array(3)]
+    good: list[Any] = [np.ones((2, 3)), np.zeros(2), np.ones(2), 0.1, 0, np.array(3)]
     assert _native.update_running(*good) == 1
     array = good[place]
     wrong = [*good[:place], (array.ctypes.data, array.size, array.dtype.char), *good[place + 1 :]]
@@ -414,4 +414,4 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         with pytest.raises(TypeError, match="incompatible function arguments"):
             function(value)
     for count in (-3, 0):
-        assert isolated(lambda count=count: _native.set_threads(count)) == "nothing"
+        assert isolated(partial(_native.set_threads, count)) == "nothing"

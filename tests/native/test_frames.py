@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patterns import Array
 
 import truenorm as tn
 from truenorm import engine
@@ -49,7 +50,8 @@ CASES = {
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_forward_passes_few_frames(name: str, dtype: type) -> None:
     norm, shape = CASES[name]
-    x, weight = np.random.default_rng(1).normal(size=shape).astype(dtype), np.ones(norm.view(shape).weight_shape or ())
+    x: Array = np.random.default_rng(1).normal(size=shape).astype(dtype)
+    weight = np.ones(norm.view(shape).weight_shape or ())
     ways: list[dict[str, Any]] = [{}, {"lengths": np.array([7, 0, 3, 5])}, {"lengths": [7, 0, 3, 5]}]
     for options in (*ways, {"lengths": np.array([7, 1, 2, 3], np.int32), "padding": "keep", "weight": weight}):
         entered = frames(lambda options=options: tn.forward(x, norm, **options))  # type: ignore[misc]
@@ -80,10 +82,10 @@ def test_lengths_are_copied() -> None:
 )
 def test_wrong_lengths_get_the_message_of_the_general_way(lengths: list[Any]) -> None:
     x = np.ones((4, 7, 5), np.float32)
-    with pytest.raises(ValueError, match=r"lengths: ") as native:
+    with pytest.raises(ValueError, match="^lengths must ") as native:
         tn.forward(x, tn.batch(), lengths=lengths)
     engine.use("reference")
-    with pytest.raises(ValueError, match=r"lengths: ") as reference:
+    with pytest.raises(ValueError, match="^lengths must ") as reference:
         tn.forward(x, tn.batch(), lengths=lengths)
     assert str(native.value) == str(reference.value)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from patterns import Array
 
-pytest.importorskip("truenorm._native", reason="the compiled part was not built")
-from tools.native_calls import arguments, columns
+_native = pytest.importorskip("truenorm._native", reason="the compiled part was not built")
+from tools.native_calls import arguments, columns  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,7 +66,7 @@ def test_the_fuzzer_notices_what_does_harm(monkeypatch: pytest.MonkeyPatch) -> N
                 moments.view(np.uint8)[:] = 0xA5
                 raise ValueError("no")
 
-    monkeypatch.setattr(fuzz_native._native, "Plan", Careless)
+    monkeypatch.setattr(_native, "Plan", Careless)
     sizes = columns(1, 2, 3, 4)
     for fault in ("", "no output's", "x: ", "held", "written before", "nothing is wrong"):
         Careless.fault = fault

@@ -42,9 +42,9 @@ def test_constants_give_exactly_the_bias(dtype: type, thin: int) -> None:
     rng = np.random.default_rng(6)
     for n, value, sign in itertools.islice(itertools.product(COUNTS, CONSTANTS[dtype], (1, -1)), 0, None, thin):
         for norm, shape in along(n):
-            weights = norm.view(shape).weight_shape
-            bias = odd(rng, weights).astype(dtype)
-            x = np.full(shape, sign * value, dtype)
+            weights = norm.view(shape).weight_shape or ()
+            bias: Array = odd(rng, weights).astype(dtype)
+            x: Array = np.full(shape, sign * value, dtype)
             out = tn.forward(x, norm, weight=odd(rng, weights) * 1e10, bias=bias)
             spread = bias.reshape([-1 if i == norm.view(shape).channel else 1 for i in range(len(shape))])
             what = f"{norm}, {shape} of {x.flat[0]}"
@@ -58,7 +58,7 @@ def test_constants_between_garbage_give_exactly_the_bias(dtype: type) -> None:
     for n, value in itertools.product((3, BLOCK_ROWS, BLOCK + 1), CONSTANTS[dtype]):
         valid = scattered(np.random.default_rng(n), n, 2 * n)
         for norm, mask in ((tn.batch(), valid[:, None]), (tn.instance("second"), valid[None, None])):
-            bias = np.array([0.5, 0.25, 3.0], dtype).reshape((3,) if norm == tn.batch() else (1, 3, 1))
+            bias: Array = np.array([0.5, 0.25, 3.0], dtype).reshape((3,) if norm == tn.batch() else (1, 3, 1))
             x = np.where(mask, dtype(value) * np.ones_like(bias), dtype(np.nan))
             y = tn.forward(x, norm, valid=mask, bias=bias.reshape(-1)).y
             assert_same_bits(y, np.where(mask, bias, dtype(0)), f"{norm}, {n} of {value}")

@@ -28,11 +28,11 @@ def on_native() -> Iterator[None]:
     """The pool of threads; settings are restored after each test."""
     before = engine.engine()
     engine.use("native")
-    _native.join_openmp(False)
+    _native.use_openmp(False)
     yield
     engine.use(before)
     engine.set_threads(None)
-    _native.join_openmp("truenorm.torch" in sys.modules)
+    _native.use_openmp("truenorm.torch" in sys.modules)
     _native.select_loops("")
 
 

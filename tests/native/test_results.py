@@ -26,11 +26,11 @@ def test_products_of_unusual_sizes_that_are_usual_together() -> None:
     rng = np.random.default_rng(7)
     x, dy = rng.standard_normal((9, 16)), rng.standard_normal((9, 16))
     for scale, weight, cotangent, eps in ((1e15, 1e10, 1e30, 1e-5), (1e-15, 1e-18, 1e-28, 0.0)):
-        norm, options = tn.layer(eps=eps), {"weight": np.full(16, weight)}
-        large = (x * scale).astype(np.float32), (dy * cotangent).astype(np.float32)
-        mine = run(*large, norm, **options)
+        norm, weights = tn.layer(eps=eps), np.full(16, weight)
+        scaled, large = (x * scale).astype(np.float32), (dy * cotangent).astype(np.float32)
+        mine = run(scaled, large, norm, weight=weights)
         with on("reference"):
-            expected = run(*(one.astype(float) for one in large), norm, **options)
+            expected = run(scaled.astype(float), large.astype(float), norm, weight=weights)
         np.testing.assert_allclose(mine.dx, expected.dx, rtol=1e-3, atol=1e-5 * np.abs(expected.dx).max())
     fixed = tn.Moments.from_variance(np.zeros(8), np.full(8, 1e-40))
     wide = tn.forward(np.full((8, 16), 1e30, "f"), tn.layer(eps=0), moments=fixed, weight=np.full(16, 1e-25))

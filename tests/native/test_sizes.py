@@ -17,6 +17,7 @@ from kernels import (
     on,
 )
 from patterns import (
+    Array,
     assert_close,
     assert_same_bits,
     run,
@@ -34,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 def test_more_elements_than_float32_can_count(dtype: type) -> None:
     # 2 and 4 in turn, and a 3: the mean is 3, also that of every block, and all other squared deviations are 1.
     n = 2**24 + 1
-    x = np.full(n, 3, dtype)
+    x: Array = np.full(n, 3, dtype)
     x[:-1:2], x[1:-1:2] = 2, 4
     for norm, shape in ((tn.batch(), (n, 1)), (tn.layer(), (1, n)), (tn.instance("second"), (1, 1, n))):
         moments = tn.measure(x.reshape(shape), norm)
@@ -47,7 +48,8 @@ def test_more_elements_than_float32_can_count(dtype: type) -> None:
     assert_close(moments.mean, np.array([3 - 1 / (n - 1)]), 1e-12, "masked: mean")
     assert_close(moments.m2, np.array([n - 2 - 1 / (n - 1)]), 1e-6, "masked: m2")
     out = tn.forward(x[:, None], tn.batch(eps=0.0), weight=[2.0], bias=[0.5])
-    assert_close(out.y[[0, 1, -3, -2, -1], 0], np.array([-1.5, 2.5, -1.5, 2.5, 0.5]), 4 * np.finfo(dtype).eps, "y")
+    expected, bound = np.array([-1.5, 2.5, -1.5, 2.5, 0.5]), 4 * float(np.finfo(dtype).eps)
+    assert_close(out.y[[0, 1, -3, -2, -1], 0], expected, bound, "y")
 
 
 def in_subprocess(function: Callable[[], None], *, timeout: float = 120) -> None:

@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,8 +99,7 @@ def test_blocks_along_a_contiguous_axis(dtype: type, thin: int) -> None:
             agree(x, dy, norm, **parameters)
             agree(x, dy, norm, valid=np.arange(len(x)) != 1, **parameters)
         for norm in (tn.instance("second"), tn.batch("second"), tn.group(1, "second")):
-            shape = (2, 2, n + 9)
-            x, dy, parameters = draw(norm, shape, dtype)
+            x, dy, parameters = draw(norm, (2, 2, n + 9), dtype)
             agree(x[..., 9:], dy[..., 9:], norm, **parameters)
             agree(x, dy, norm, lengths=[n, n % BLOCK], **parameters)
             valid = np.stack([scattered(rng, n, n + 9), np.arange(n + 9) >= 9])
@@ -211,7 +211,7 @@ def test_outputs_that_are_written_past_the_caches(
     extent = norm.view(x.shape).positions[1]
     lengths = np.random.default_rng(6).integers(0, extent + 1, samples)
     lengths[: samples // 2] = extent  # so that there are whole sequences side by side, too
-    options = {"padding": padding, **parameters}
+    options: dict[str, Any] = {"padding": padding, **parameters}
     whole = tn.forward(x, norm, lengths=lengths, **options)
     dx, sums = tn.backward(dy, whole)[0], tn.backward_sums(dy, whole)
     assert whole.y.nbytes >= STREAMED

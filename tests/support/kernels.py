@@ -96,7 +96,7 @@ def compare(
     assert_same_statistics(mine.moments, expected.moments, elements, what, dtype)
 
 
-def draw(norm: tn.Norm, shape: Shape, dtype: type, seed: int = 1) -> tuple[Array, Array, dict[str, Array]]:
+def draw(norm: tn.Norm, shape: Shape, dtype: type, seed: int = 1) -> tuple[Array, Array, dict[str, Any]]:
     """x, dy, and weight and bias."""
     rng = np.random.default_rng([seed, *shape])
     weights = norm.view(shape).weight_shape or ()

@@ -61,9 +61,10 @@ Work = list[tuple[str, Callable[[], Results]]]
 def work(name: str, dtypes: tuple[type, ...] = (np.float32,)) -> Work:
     """All that there is to do for a pattern, forward and back."""
     pattern, rng = PATTERNS[name], np.random.default_rng(1)
-    parameters, found = pattern.parameters(rng), []
+    parameters, found = pattern.parameters(rng), Work()
     for dtype in dtypes:
-        x, dy = (draw(rng, pattern.shape).astype(dtype) for draw in (offset_data, odd))
+        x: Array = offset_data(rng, pattern.shape).astype(dtype)
+        dy: Array = odd(rng, pattern.shape).astype(dtype)
         for kind, options in ragged(pattern, rng).items():
 
             def call(x: Array = x, dy: Array = dy, options: dict[str, Any] = options) -> Results:
