@@ -23,7 +23,7 @@ def use_openmp(use: bool, /) -> bool:
 def select_loops(name: str) -> bool:
     """Use the loops of this name, "" for the best; False if this processor cannot run them."""
 
-def blend_running(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, next: Flat, /) -> bool:
+def ema_update(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, next: Flat, /) -> bool:
     """Running mean and variance after one more batch; False if a channel has too few elements or is not finite."""
 
 def update_running(moments: Flat, mean: Flat, var: Flat, momentum: float, ddof: int, counter: Flat, /) -> int:

@@ -82,10 +82,10 @@ def test_lengths_are_copied() -> None:
 )
 def test_wrong_lengths_get_the_message_of_the_general_way(lengths: list[Any]) -> None:
     x = np.ones((4, 7, 5), np.float32)
-    with pytest.raises(ValueError, match="^lengths must ") as native:
+    with pytest.raises(ValueError, match=r"^lengths must ") as native:
         tn.forward(x, tn.batch(), lengths=lengths)
     engine.use("reference")
-    with pytest.raises(ValueError, match="^lengths must ") as reference:
+    with pytest.raises(ValueError, match=r"^lengths must ") as reference:
         tn.forward(x, tn.batch(), lengths=lengths)
     assert str(native.value) == str(reference.value)
 

@@ -79,3 +79,10 @@ def test_moments_of_another_normalization_are_not_taken_for_this_ones() -> None:
         with on("reference"):
             for native, reference in zip(found[:2], tn.backward(dy, one)[:2], strict=True):
                 np.testing.assert_allclose(native, reference, rtol=1e-12, atol=1e-14)  # type: ignore[arg-type]
+
+
+def test_moments_of_a_kernel_update_running_statistics_in_the_kernel() -> None:
+    moments = tn.measure(np.array([[1.0], [2.0], [6.0]], np.float32), tn.batch())
+    updated = moments.ema_update(np.zeros(1), np.ones(1), 0.1, 1)
+    assert updated is not None, "NumPy would do it, in several calls"
+    np.testing.assert_allclose(updated, [[0.3], [1.6]], rtol=1e-12)

@@ -221,13 +221,13 @@ class KernelMoments(Moments):
         kernel = vars(self).get("kernel")  # `replace` makes one without
         return self.mean.shape if kernel is None else kernel.layout.statistics
 
-    def blended(self, mean: Array, var: Array, momentum: float, ddof: int) -> tuple[Array, Array] | None:
+    def ema_update(self, mean: Array, var: Array, momentum: float, ddof: int) -> tuple[Array, Array] | None:
         table = vars(self).get("table")
         plain = mean.dtype is _DOUBLE and var.dtype is _DOUBLE and mean.flags.carray and var.flags.carray
         if table is None or not plain or self.kernel.layout.transposed:
             return None
         moved = np.empty((2, *mean.shape))
-        done = _native.blend_running(table, mean, var, momentum, ddof, moved)
+        done = _native.ema_update(table, mean, var, momentum, ddof, moved)
         return (moved[0], moved[1]) if done else None
 
     def _count(self) -> Array:

@@ -7,12 +7,18 @@
 #include <string>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include "dtype.hpp"
 
 namespace truenorm {
 
 namespace nb = nanobind;
+
+// The error for a wrong argument: "ddof must be 0 or 1, got 2."
+template <class Value> nb::builtin_exception wrong(const std::string& rule, const Value& got) {
+    return nb::value_error((rule + ", got " + nb::repr(nb::cast(got)).c_str() + ".").c_str());
+}
 
 // One contiguous array, held for as long as a call needs it: any object with the buffer protocol, such as a NumPy
 // array.
@@ -25,38 +31,35 @@ public:
         if (held) PyBuffer_Release(&view);
     }
 
-    // None leaves it null. `formats`: the accepted letters of the buffer protocol; H is bfloat16.
-    void take(nb::handle object, const char* name, const char* formats, bool writable) {
+    // None leaves it null. `formats`: the accepted letters of the buffer protocol; H is bfloat16. size: of the array,
+    // or ANY.
+    static constexpr std::int64_t ANY = -1;
+    void take(nb::handle object, const std::string& name, const std::string& formats, bool writable,
+              std::int64_t size) {
         if (object.is_none()) return;
         const char* format = open(object, name, writable);
-        for (const char* wanted = formats; *wanted; ++wanted)
-            if (*format == *wanted && format[1] == 0) {
-                letter = *format;
-                if (reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(itemsize()))
-                    throw nb::value_error((std::string(name) + ": an aligned array.").c_str());
-                return;
-            }
-        throw nb::type_error((std::string(name) + ": elements of format " + formats + ", got " + format + ".").c_str());
+        if (format[0] == 0 || format[1] != 0 || formats.find(*format) == std::string::npos)
+            throw nb::type_error((name + " must hold elements of format " + formats + ", got " + format + ".").c_str());
+        letter = *format;
+        if (reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(itemsize()))
+            throw nb::value_error((name + " must be an aligned array.").c_str());
+        if (size != ANY && count != size) throw wrong(name + " must have " + std::to_string(size) + " elements", count);
     }
 
-    void has(const char* name, std::int64_t wanted) const {
-        if (data && count != wanted)
-            throw nb::value_error(
-                (std::string(name) + ": " + std::to_string(wanted) + " elements, got " + std::to_string(count) + ".")
-                    .c_str());
+    // `take` of an array that must be given.
+    void require(nb::handle object, const char* name, const std::string& formats, bool writable, std::int64_t size) {
+        take(object, name, formats, writable, size);
+        if (!data) throw wrong(std::string(name) + " must be an array", nb::none());
     }
 
     void apart_from(const Array& other) const {
         if (!data || !other.data) return;
         const char *one = static_cast<const char*>(data), *two = static_cast<const char*>(other.data);
         if (one < two + other.count * other.itemsize() && two < one + count * itemsize())
-            throw nb::value_error("an output shares memory with another array.");
+            throw nb::value_error("an output must not share memory with another array.");
     }
 
-    template <class T>
-    T* at() const {
-        return static_cast<T*>(data);
-    }
+    template <class T> T* at() const { return static_cast<T*>(data); }
     std::int64_t size() const { return count; }
     Buffer buffer() const { return {data, letter}; }
     explicit operator bool() const { return data != nullptr; }
@@ -70,12 +73,11 @@ private:
 
     std::int64_t itemsize() const { return size_of(letter); }
 
-    const char* open(nb::handle object, const char* name, bool writable) {
+    const char* open(nb::handle object, const std::string& name, bool writable) {
         const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(object.ptr(), &view, flags) != 0) {
             PyErr_Clear();
-            throw nb::value_error(
-                (std::string(name) + ": a contiguous " + (writable ? "writable " : "") + "array.").c_str());
+            throw nb::value_error((name + " must be a contiguous " + (writable ? "writable " : "") + "array.").c_str());
         }
         held = true;
         data = view.buf;

@@ -23,41 +23,32 @@ namespace truenorm {
 namespace {
 
 // call(T{}) for functions that take float32 and float64.
-template <class Call>
-void by_letter(char letter, Call call) {
+template <class Call> void by_letter(char letter, Call call) {
     if (letter == 'f') call(float{});
     else call(double{});
 }
 
-bool python_blend(nb::handle moments_, nb::handle mean_, nb::handle var_, double momentum, int ddof, nb::handle next_) {
+bool python_ema_update(nb::handle moments_, nb::handle mean_, nb::handle var_, double momentum, int ddof,
+                       nb::handle next_) {
     Array moments, mean, var, next;
-    moments.take(moments_, "moments", "d", false);
-    mean.take(mean_, "mean", "d", false);
-    var.take(var_, "var", "d", false);
-    next.take(next_, "next", "d", true);
-    if (!moments || !mean || !var || !next) throw nb::value_error("moments, mean, var, next: arrays, got None.");
+    mean.require(mean_, "mean", "d", false, Array::ANY);
     const std::int64_t count = mean.size();
-    moments.has("moments", 3 * count);
-    var.has("var", count);
-    next.has("next", 2 * count);
+    moments.require(moments_, "moments", "d", false, 3 * count);
+    var.require(var_, "var", "d", false, count);
+    next.require(next_, "next", "d", true, 2 * count);
     for (const Array* other : {&moments, &mean, &var}) next.apart_from(*other);
-    return blend(reinterpret_cast<const Moments*>(moments.at<double>()), mean.at<double>(), var.at<double>(), count,
-                 momentum, ddof, next.at<double>());
+    return ema_update(moments.at<const Moments>(), mean.at<double>(), var.at<double>(), count, momentum, ddof,
+                      next.at<double>());
 }
 
 int python_update(nb::handle moments_, nb::handle mean_, nb::handle var_, double momentum, int ddof,
                   nb::handle counter_) {
     Array moments, mean, var, counter;
-    moments.take(moments_, "moments", "d", false);
-    mean.take(mean_, "mean", "fd", true);
-    if (!moments || !mean || var_.is_none()) throw nb::value_error("moments, mean, var: arrays, got None.");
-    const char same[2] = {mean.letter, 0};
-    var.take(var_, "var", same, true);
-    counter.take(counter_, "counter", "lq", true);
+    mean.require(mean_, "mean", "fd", true, Array::ANY);
     const std::int64_t count = mean.size();
-    moments.has("moments", 3 * count);
-    var.has("var", count);
-    counter.has("counter", 1);
+    moments.require(moments_, "moments", "d", false, 3 * count);
+    var.require(var_, "var", {mean.letter}, true, count);
+    counter.take(counter_, "counter", INTEGERS, true, 1);
     for (const Array* other : {&moments, &mean, &var}) counter.apart_from(*other);
     var.apart_from(mean);
     mean.apart_from(moments);
@@ -65,8 +56,7 @@ int python_update(nb::handle moments_, nb::handle mean_, nb::handle var_, double
     int done = 0;
     by_letter(mean.letter, [&](auto t) {
         using T = decltype(t);
-        done = update(reinterpret_cast<const Moments*>(moments.at<double>()), mean.at<T>(), var.at<T>(), count,
-                      momentum, ddof);
+        done = update(moments.at<const Moments>(), mean.at<T>(), var.at<T>(), count, momentum, ddof);
     });
     if (done == 1 && counter) ++*counter.at<std::int64_t>();
     return done;
@@ -74,19 +64,17 @@ int python_update(nb::handle moments_, nb::handle mean_, nb::handle var_, double
 
 double python_cross_entropy(nb::handle logits_, nb::handle targets_, nb::handle dlogits_) {
     Array logits, targets, dlogits;
-    logits.take(logits_, "logits", "fd", false);
-    targets.take(targets_, "targets", "lq", false);
-    if (!logits || !targets || dlogits_.is_none()) throw nb::value_error("logits, targets, dlogits: arrays, got None.");
-    const char same[2] = {logits.letter, 0};
-    dlogits.take(dlogits_, "dlogits", same, true);
+    logits.require(logits_, "logits", "fd", false, Array::ANY);
+    targets.require(targets_, "targets", INTEGERS, false, Array::ANY);
+    dlogits.require(dlogits_, "dlogits", {logits.letter}, true, logits.size());
     const std::int64_t rows = targets.size(), classes = rows ? logits.size() / rows : 0;
-    if (classes < 1 || rows * classes != logits.size()) throw nb::value_error("logits: some for each target.");
-    dlogits.has("dlogits", logits.size());
+    if (classes < 1 || rows * classes != logits.size())
+        throw wrong("logits must have as many elements for each target", logits.size());
     dlogits.apart_from(logits);
     dlogits.apart_from(targets);
     for (std::int64_t i = 0; i < rows; ++i)
         if (targets.at<std::int64_t>()[i] < 0 || targets.at<std::int64_t>()[i] >= classes)
-            throw nb::index_error("targets: numbers of classes.");
+            throw nb::index_error("targets must be numbers of classes.");
     double loss = 0;
     by_letter(logits.letter, [&](auto t) {
         using T = decltype(t);
@@ -98,19 +86,17 @@ double python_cross_entropy(nb::handle logits_, nb::handle targets_, nb::handle 
 
 void python_add_rows(nb::handle numbers_, nb::handle rows_, nb::handle table_) {
     Array numbers, rows, table;
-    numbers.take(numbers_, "numbers", "lq", false);
-    rows.take(rows_, "rows", "fd", false);
-    if (!numbers || !rows || table_.is_none()) throw nb::value_error("numbers, rows, table: arrays, got None.");
-    const char same[2] = {rows.letter, 0};
-    table.take(table_, "table", same, true);
+    numbers.require(numbers_, "numbers", INTEGERS, false, Array::ANY);
+    rows.require(rows_, "rows", "fd", false, Array::ANY);
+    table.require(table_, "table", {rows.letter}, true, Array::ANY);
     const std::int64_t count = numbers.size(), width = count ? rows.size() / count : 0;
     if (width < 1 || count * width != rows.size() || table.size() % width)
-        throw nb::value_error("rows: one for each number.");
+        throw wrong("rows must have one row of the table for each number", rows.size());
     table.apart_from(numbers);
     table.apart_from(rows);
     for (std::int64_t i = 0; i < count; ++i)
         if (numbers.at<std::int64_t>()[i] < 0 || numbers.at<std::int64_t>()[i] >= table.size() / width)
-            throw nb::index_error("numbers: of rows of the table.");
+            throw nb::index_error("numbers must be those of rows of the table.");
     by_letter(rows.letter, [&](auto t) {
         using T = decltype(t);
         truenorm::add_rows<T>(numbers.at<const std::int64_t>(), rows.at<const T>(), count, width, table.size(),
@@ -146,11 +132,11 @@ NB_MODULE(_native, m) {
     m.def("build_info", &build_info, "How this module was built, and the loops in use.");
     m.def("set_threads", &set_threads, "How many threads a call may use.");
     m.def("get_threads", &get_threads, "How many threads a call may use.");
-    m.def("use_openmp", &join_openmp, "Whether to use OpenMP's threads from now on; False if they are not used.");
+    m.def("use_openmp", &use_openmp, "Whether to use OpenMP's threads from now on; False if they are not used.");
     m.def(
         "select_loops", [](const char* name) { return select_loops(*name ? name : nullptr); },
         "Use the loops of this name, \"\" for the best; False if this processor cannot run them.");
-    m.def("blend_running", &python_blend, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
+    m.def("ema_update", &python_ema_update, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
           nb::arg().none(),
           "Running mean and variance after one more batch; False if a channel has too few elements or is not finite.");
     m.def(
@@ -183,8 +169,8 @@ NB_MODULE(_native, m) {
             [](const Plan& plan, nb::handle x, nb::handle y, nb::handle moments, nb::handle weight, nb::handle bias,
                nb::handle lengths, nb::handle starts, nb::handle valid, nb::handle sample_weight, bool keep_padding,
                bool given) {
-                plan.forward(
-                    {x, y, moments, weight, bias, {lengths, starts, valid, sample_weight}, keep_padding, given});
+                const RaggedArgs ragged{lengths, starts, valid, sample_weight};
+                plan.forward({x, y, moments, weight, bias, ragged, keep_padding, given});
             },
             nb::arg("x").none(), nb::arg("y").none(), nb::arg("moments").none(), nb::kw_only(), optional("weight"),
             optional("bias"), optional("lengths"), optional("starts"), optional("valid"), optional("sample_weight"),
@@ -194,18 +180,9 @@ NB_MODULE(_native, m) {
             [](const Plan& plan, nb::handle x, nb::handle dy, nb::handle dx, nb::handle moments, nb::handle sums,
                nb::handle weight, nb::handle dweight, nb::handle dbias, nb::handle lengths, nb::handle starts,
                nb::handle valid, nb::handle sample_weight, bool keep_padding, bool given, bool constant) {
-                plan.backward({x,
-                               dy,
-                               dx,
-                               moments,
-                               sums,
-                               weight,
-                               dweight,
-                               dbias,
-                               {lengths, starts, valid, sample_weight},
-                               keep_padding,
-                               given,
-                               constant});
+                const RaggedArgs ragged{lengths, starts, valid, sample_weight};
+                plan.backward(
+                    {x, dy, dx, moments, sums, weight, dweight, dbias, ragged, keep_padding, given, constant});
             },
             nb::arg("x").none(), nb::arg("dy").none(), nb::arg("dx").none(), nb::arg("moments").none(), nb::kw_only(),
             nb::arg("sums").none(), optional("weight"), optional("dweight"), optional("dbias"), optional("lengths"),

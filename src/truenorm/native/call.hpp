@@ -18,18 +18,18 @@ public:
          nb::handle sample_weight, bool keep_padding, bool channels_last)
         : plan(plan),
           order(channels_last ? MemoryOrder::channels_last : MemoryOrder::contiguous),
-          problem(plan.prepare(elements, ragged, {lengths, starts, valid, sample_weight}, keep_padding)),
-          runs(problem) {
-        moments.resize(static_cast<std::size_t>(problem.statistics()));
+          params(plan.prepare(elements, ragged, {lengths, starts, valid, sample_weight}, keep_padding)),
+          runs(params) {
+        moments.resize(static_cast<std::size_t>(params.statistics()));
     }
     // lengths: none, or one for each sequence; in their range.
     Call(const Plan& plan, MemoryOrder order, std::vector<std::int64_t> lengths_, bool keep_padding)
         : plan(plan),
           order(order),
           lengths(std::move(lengths_)),
-          problem(plan.whole(lengths.empty() ? nullptr : lengths.data(), keep_padding)),
-          runs(problem) {
-        moments.resize(static_cast<std::size_t>(problem.statistics()));
+          params(plan.whole(lengths.empty() ? nullptr : lengths.data(), keep_padding)),
+          runs(params) {
+        moments.resize(static_cast<std::size_t>(params.statistics()));
     }
     Call(const Call&) = delete;
 
@@ -40,7 +40,7 @@ public:
         if (!dense(mean, mean_) || !dense(var, var_) || mean.count != size() || var.count != size()) return false;
         const std::vector<double> means = widened(stored(mean), size(), 0), vars = widened(stored(var), size(), 0);
         fixed = true;
-        for (std::size_t i = 0; i < moments.size(); ++i) moments[i] = {1.0 + problem.ddof, means[i], vars[i]};
+        for (std::size_t i = 0; i < moments.size(); ++i) moments[i] = {1.0 + params.ddof, means[i], vars[i]};
         return true;
     }
 
@@ -49,7 +49,7 @@ public:
         Tensor x, y, weight, bias;
         if (!like_x(x, x_) || !like_x(y, y_) || !parameter(weight, weight_) || !parameter(bias, bias_)) return false;
         nb::gil_scoped_release released;
-        truenorm::forward(problem, runs, plan.dtype,
+        truenorm::forward(params, runs, plan.dtype,
                           {x.data, y.data, moments.data(), fixed, stored(weight), stored(bias)});
         return true;
     }
@@ -65,7 +65,7 @@ public:
             return false;
         nb::gil_scoped_release released;
         std::vector<Sums> sums(moments.size());
-        truenorm::backward(problem, runs, plan.dtype,
+        truenorm::backward(params, runs, plan.dtype,
                            {x.data, dy.data, dx.data, moments.data(), fixed, sums.data(), false, stored(weight),
                             stored(dweight), stored(dbias)});
         return true;
@@ -91,8 +91,8 @@ public:
     // The number of valid elements of the statistic that has most of them.
     std::int64_t max_count() const {
         std::int64_t most = 0;
-        if (problem.layout == Layout::planes) {  // a statistic is over `reduced` lists, one for each sequence
-            const std::int64_t each = problem.outer ? runs.lists() / problem.outer : 0;
+        if (params.layout == Layout::planes) {  // a statistic is over `reduced` lists, one for each sequence
+            const std::int64_t each = params.outer ? runs.lists() / params.outer : 0;
             for (std::int64_t first = 0; each && first < runs.lists(); first += each) {
                 std::int64_t rows = 0;
                 for (std::int64_t i = first; i < first + each; ++i) rows += runs.count[static_cast<std::size_t>(i)];
@@ -100,44 +100,41 @@ public:
             }
         } else {
             for (const std::int64_t rows : runs.count) most = std::max(most, rows);
-            if (problem.layout == Layout::rows) most = std::min<std::int64_t>(most, 1);
+            if (params.layout == Layout::rows) most = std::min<std::int64_t>(most, 1);
         }
-        return most * problem.channels;
+        return most * params.channels;
     }
 
     bool channels_last() const { return order == MemoryOrder::channels_last; }
 
     // Whether it is worth sharing among threads.
-    bool large() const { return Team::shares(problem.elements()); }
+    bool large() const { return Team::shares(params.elements()); }
 
     // count, mean and m2 of each statistic, as bytes of doubles.
     nb::bytes get_moments() const { return nb::bytes(moments.data(), moments.size() * sizeof(Moments)); }
 
     void set_moments(nb::handle from_) {
         Array from;
-        from.take(from_, "moments", "d", false);
-        from.has("moments", 3 * size());
+        from.require(from_, "moments", "d", false, 3 * size());
         std::copy_n(from.at<Moments>(), moments.size(), moments.data());
     }
-
-    static constexpr const char* FLOATS = "fdeH";
 
 private:
     const Plan plan;
     const MemoryOrder order;  // of x, y and their gradients
     RaggedBuffers ragged;
     const std::vector<std::int64_t> lengths;
-    CallParams problem;
+    CallParams params;
     const ValidRuns runs;
     bool fixed = false;
     std::vector<Moments> moments;
 
     bool like_x(Tensor& tensor, nb::handle object) const {
-        return tensor.read_trusted(object, plan.format()) && tensor.count == problem.elements() &&
+        return tensor.read_trusted(object, plan.format()) && tensor.count == params.elements() &&
                tensor.has_order(order);
     }
     bool parameter(Tensor& tensor, nb::handle object) const {
-        return object.is_none() || (tensor.read_trusted(object, FLOATS) && tensor.count == problem.width() &&
+        return object.is_none() || (tensor.read_trusted(object, FLOATS) && tensor.count == params.width() &&
                                     tensor.has_order(MemoryOrder::contiguous));
     }
     static bool dense(Tensor& tensor, nb::handle object, const char* letters = FLOATS) {
@@ -165,12 +162,11 @@ public:
     // A new call and the `owner` that was added with its plan; or a Miss.
     nb::object find(nb::handle x_, nb::handle weight_, nb::handle bias_, nb::handle lengths_, bool keep_padding) const {
         Tensor x, weight, bias, lengths;
-        if (!x.read(x_, Call::FLOATS)) return nb::cast(Miss::x_unreadable);
+        if (!x.read(x_, FLOATS)) return nb::cast(Miss::x_unreadable);
         const MemoryOrder order = x.order();
         if (order == MemoryOrder::strided || (order == MemoryOrder::channels_last && !has_channels_last))
             return nb::cast(Miss::x_strided);
-        if (!given(weight, weight_, Call::FLOATS) || !given(bias, bias_, Call::FLOATS))
-            return nb::cast(Miss::parameters);
+        if (!given(weight, weight_, FLOATS) || !given(bias, bias_, FLOATS)) return nb::cast(Miss::parameters);
         if (!given(lengths, lengths_, "q")) return nb::cast(Miss::lengths);
         // From here to the copies nothing calls into torch or Python: another thread could run `add` meanwhile.
         const auto same = [&](const Entry& one) {

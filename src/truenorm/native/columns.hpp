@@ -31,8 +31,7 @@ inline void merge_columns(double& count, double* __restrict__ mean, double* __re
 }
 
 // One column of a block of n rows, in double.
-template <class T>
-void measure_column(const T* const* rows, int n, bool center, double* mean, double* m2) {
+template <class T> void measure_column(const T* const* rows, int n, bool center, double* mean, double* m2) {
     bool constant = true;
     for (int r = 0; r < n; ++r) constant = constant && load<double>(*rows[r]) == load<double>(*rows[0]);
     if (constant && center) {  // common: a unit that is always off
@@ -56,8 +55,7 @@ struct ChunkRows {
     }
 
     // rows[i]: column c of row i.
-    template <class T>
-    void point(const T** rows, const T* x, std::int64_t c) const {
+    template <class T> void point(const T** rows, const T* x, std::int64_t c) const {
         for (int i = 0; i < count; ++i) rows[i] = x + row[i] + c;
     }
 };
@@ -94,8 +92,7 @@ double measure_tile(const Measure<T>& call, const Chunk& chunk, std::int64_t c, 
     return count;
 }
 
-template <class T, class A>
-void measure_columns(const Measure<T>& call) {
+template <class T, class A> void measure_columns(const Measure<T>& call) {
     const CallParams& p = call.p;
     Moments* const found = call.moments;
     const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
@@ -121,8 +118,7 @@ void measure_columns(const Measure<T>& call) {
 }
 
 // The coefficients of w columns.
-template <class A>
-struct alignas(64) Tile {
+template <class A> struct alignas(64) Tile {
     A hi[TILE], lo[TILE], scale[TILE], bias[TILE], through_mean[TILE], through_var[TILE];
     bool fits = true;
 
@@ -140,8 +136,7 @@ struct alignas(64) Tile {
 };
 
 // use(tile) with the coefficients in A if it holds them all, else in double.
-template <class A, class Fill, class Use>
-void with_tile(bool narrow, Fill fill, Use use) {
+template <class A, class Fill, class Use> void with_tile(bool narrow, Fill fill, Use use) {
     if (narrow && sizeof(A) != sizeof(double)) {
         Tile<A> tile;
         fill(tile);
@@ -189,8 +184,7 @@ inline std::vector<double> all_rstd(const CallParams& p, const Moments* moments)
     return rstd;
 }
 
-template <class T, class A>
-void forward_columns(const Forward<T>& call) {
+template <class T, class A> void forward_columns(const Forward<T>& call) {
     const CallParams& p = call.p;
     const Affine& affine = call.affine;
     const Moments* const found = call.moments;
@@ -220,8 +214,7 @@ inline void add(double* __restrict__ into, const double* __restrict__ more, std:
 }
 
 // dweight, dbias and the sums of all statistics. rstd: (statistics).
-template <class T, class A>
-void sums_columns(const Backward<T>& call, const double* rstd) {
+template <class T, class A> void sums_columns(const Backward<T>& call, const double* rstd) {
     const CallParams& p = call.p;
     const Moments* const found = call.moments;
     const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
@@ -288,8 +281,7 @@ void sums_columns(const Backward<T>& call, const double* rstd) {
     }
 }
 
-template <class T, class A>
-void backward_columns(const Backward<T>& call) {
+template <class T, class A> void backward_columns(const Backward<T>& call) {
     const CallParams& p = call.p;
     const double* const weight = call.weight;
     const Moments* const found = call.moments;

@@ -38,8 +38,7 @@ inline int size_of(char letter) {
 }
 
 // call(T{}) with the type of a plan's dtype.
-template <class Call>
-void with_type(Dtype dtype, Call call) {
+template <class Call> void with_type(Dtype dtype, Call call) {
     switch (dtype) {
         case Dtype::float64: return call(double{});
         case Dtype::float16: return call(Half{});
@@ -53,10 +52,7 @@ struct Buffer {
     void* data;
     char letter;
 
-    template <class T>
-    T* at() const {
-        return static_cast<T*>(data);
-    }
+    template <class T> T* at() const { return static_cast<T*>(data); }
 };
 
 // A parameter (size) in double; `otherwise` if it is not given.

@@ -39,8 +39,7 @@ struct BackwardBuffers {
 };
 
 // verb(T{}) with threads, for the dtype of x.
-template <class Verb>
-void run(CallParams& p, Dtype dtype, Verb verb) {
+template <class Verb> void run(CallParams& p, Dtype dtype, Verb verb) {
     Team team(p.elements());
     p.team = &team;
     with_type(dtype, verb);

@@ -8,9 +8,8 @@
 namespace truenorm {
 
 // The mean of -log softmax(logits)[target]; dlogits = (softmax - onehot) / rows.
-template <class T>
-double cross_entropy(const T* logits, const std::int64_t* targets, std::int64_t rows, std::int64_t classes,
-                     T* dlogits) {
+template <class T> double cross_entropy(const T* logits, const std::int64_t* targets, std::int64_t rows,
+                                        std::int64_t classes, T* dlogits) {
     double loss = 0;
     for (std::int64_t i = 0; i < rows; ++i, logits += classes, dlogits += classes) {
         const T top = *std::max_element(logits, logits + classes);  // so that no exp overflows
@@ -25,9 +24,8 @@ double cross_entropy(const T* logits, const std::int64_t* targets, std::int64_t 
 }
 
 // table = 0, then table[numbers[i]] += rows[i]: the gradient of an embedding.
-template <class T>
-void add_rows(const std::int64_t* numbers, const T* rows, std::int64_t count, std::int64_t width, std::int64_t size,
-              T* table) {
+template <class T> void add_rows(const std::int64_t* numbers, const T* rows, std::int64_t count, std::int64_t width,
+                                 std::int64_t size, T* table) {
     std::fill_n(table, size, T{0});
     for (std::int64_t i = 0; i < count; ++i, rows += width) {
         T* to = table + numbers[i] * width;

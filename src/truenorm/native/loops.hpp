@@ -17,8 +17,7 @@ constexpr int BLOCK = 2048;            // elements of a block along a contiguous
 constexpr int PIECE_OF_PLANES = 8192;  // elements of planes in one item of work
 constexpr int GROUP = 8;               // rows with statistics of their own that one loop handles; divides BLOCK_ROWS
 
-template <class T, class A>
-struct Loops {
+template <class T, class A> struct Loops {
     // Columns: one statistic for each of w <= TILE columns. rows, x, dy: (n) pointers to the first of these columns,
     // followed by `more` others, which are prefetched. s: (n) sample weights, or null. All other arrays: (w).
     void (*column_moments)(const T* const* rows, const double* s, int n, int more, int w, bool center, double* mean,
@@ -70,44 +69,20 @@ const LoopTable& loop_table_avx512();
 const LoopTable& loop_table();
 bool select_loops(const char* name);
 
-template <class T, class A>
-const Loops<T, A>& loops();
-template <>
-inline const Loops<float, float>& loops() {
-    return loop_table().float_float;
-}
-template <>
-inline const Loops<float, double>& loops() {
-    return loop_table().float_double;
-}
-template <>
-inline const Loops<double, double>& loops() {
-    return loop_table().double_double;
-}
-template <>
-inline const Loops<Half, float>& loops() {
-    return loop_table().half_float;
-}
-template <>
-inline const Loops<Half, double>& loops() {
-    return loop_table().half_double;
-}
-template <>
-inline const Loops<BFloat16, float>& loops() {
-    return loop_table().bfloat16_float;
-}
-template <>
-inline const Loops<BFloat16, double>& loops() {
-    return loop_table().bfloat16_double;
-}
+template <class T, class A> const Loops<T, A>& loops();
+template <> inline const Loops<float, float>& loops() { return loop_table().float_float; }
+template <> inline const Loops<float, double>& loops() { return loop_table().float_double; }
+template <> inline const Loops<double, double>& loops() { return loop_table().double_double; }
+template <> inline const Loops<Half, float>& loops() { return loop_table().half_float; }
+template <> inline const Loops<Half, double>& loops() { return loop_table().half_double; }
+template <> inline const Loops<BFloat16, float>& loops() { return loop_table().bfloat16_float; }
+template <> inline const Loops<BFloat16, double>& loops() { return loop_table().bfloat16_double; }
 
 // The type in which elements of type T are summed.
-template <class T>
-struct Accumulator {
+template <class T> struct Accumulator {
     using type = float;
 };
-template <>
-struct Accumulator<double> {
+template <> struct Accumulator<double> {
     using type = double;
 };
 

@@ -33,10 +33,7 @@ inline void merge(Moments& into, const Moments& other) {
 }
 
 // Float holds squares between about 1e-38 and 1e38. Sums near these limits are taken again in double.
-template <class A>
-inline bool trusted(double m2) {
-    return sizeof(A) == sizeof(double) || (m2 >= 1e-30 && m2 <= 1e36);
-}
+template <class A> inline bool trusted(double m2) { return sizeof(A) == sizeof(double) || (m2 >= 1e-30 && m2 <= 1e36); }
 
 // The moments of `count` <= GROUP stretches of n elements each, in blocks. ahead: as in loops.hpp.
 template <class T, class A>
@@ -95,16 +92,14 @@ inline double scale_of(const CallParams& p, const Moments& m, const Sums* sums, 
 }
 
 // Whether float holds a coefficient with all its digits. If it is not finite, double is used: inf and NaN stay visible.
-template <class A>
-inline bool holds(double value) {
+template <class A> inline bool holds(double value) {
     if (sizeof(A) == sizeof(double) || value == 0) return true;
     const double size = std::fabs(value);
     return size > 1e-30 && size < 1e30;
 }
 
 // A statistic in the type of a loop: the mean in two parts, and rstd. fits: whether the type holds them.
-template <class A>
-struct LoopStatistic {
+template <class A> struct LoopStatistic {
     A hi, lo, rstd;
     bool fits;
 

@@ -2,10 +2,13 @@
 // arithmetic.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <string>
 #include <vector>
+
+#include <nanobind/stl/pair.h>
 
 #include "array.hpp"
 #include "execute.hpp"
@@ -36,26 +39,27 @@ class Plan {
 public:
     Plan(const std::string& layout, const std::vector<std::int64_t>& runs, std::int64_t sequences, std::int64_t extent,
          const std::string& dtype_name, bool center, int ddof, double eps, bool eps_outside) {
-        if (runs.size() != 5) throw nb::value_error("runs: five sizes.");
+        if (runs.size() != 5) throw wrong("runs must be five sizes", runs.size());
         p.layout = layout == "columns"  ? Layout::columns
                    : layout == "rows"   ? Layout::rows
                    : layout == "planes" ? Layout::planes
-                                        : throw nb::value_error("layout: columns, rows or planes.");
+                                        : throw wrong("layout must be 'columns', 'rows' or 'planes'", layout);
         bool known = false;
         for (const DtypeInfo& info : DTYPES)
             if (info.name && dtype_name == info.name) dtype = info.dtype, known = true;
-        if (!known) throw nb::value_error("dtype: float32, float64, float16 or bfloat16.");
+        if (!known) throw wrong("dtype must be float32, float64, float16 or bfloat16", dtype_name);
         std::int64_t product = 1;
         for (std::int64_t size : runs) {
-            if (size < 1) throw nb::value_error("runs: sizes are >= 1.");
+            if (size < 1) throw wrong("runs must be >= 1", size);
             constexpr std::int64_t most = std::int64_t{1} << 56;  // so that no count of bytes overflows
             if (__builtin_mul_overflow(product, size, &product) || product > most)
-                throw nb::value_error("runs: too large.");
+                throw nb::value_error("runs must have a product of at most 2^56.");
         }
-        if (sequences < 1 || extent < 1) throw nb::value_error("sequences, extent: sizes are >= 1.");
-        if (__builtin_mul_overflow(sequences, extent, &product)) throw nb::value_error("sequences, extent: too large.");
-        if (ddof != 0 && ddof != 1) throw nb::value_error("ddof: 0 or 1.");
-        if (!(eps >= 0) || std::isinf(eps)) throw nb::value_error("eps: finite and >= 0.");
+        if (sequences < 1 || extent < 1) throw wrong("sequences and extent must be >= 1", std::min(sequences, extent));
+        if (__builtin_mul_overflow(sequences, extent, &product))
+            throw nb::value_error("sequences and extent must have a product below 2^63.");
+        if (ddof != 0 && ddof != 1) throw wrong("ddof must be 0 or 1", ddof);
+        if (!(eps >= 0) || std::isinf(eps)) throw wrong("eps must be finite and >= 0", eps);
         p.outer = runs[0];
         p.reduced = runs[1];
         p.kept = runs[2];
@@ -71,18 +75,15 @@ public:
                           : p.layout == Layout::planes ? sequences == p.outer * p.reduced && extent == p.positions
                                                        : p.outer == sequences * extent;
         if (!fits || (p.layout != Layout::planes && p.positions != 1) || (p.layout == Layout::rows && p.reduced != 1))
-            throw nb::value_error("runs: do not fit the layout, the sequences and their extent.");
+            throw nb::value_error("runs must fit the layout, sequences and extent.");
     }
 
     void measure(nb::handle x_, nb::handle moments_, const RaggedArgs& ragged_) const {
         Array x, moments;
         RaggedBuffers ragged;
-        x.take(x_, "x", format(), false);
-        moments.take(moments_, "moments", "d", true);
-        if (!x) throw nb::value_error("x: an array, got None.");
+        x.require(x_, "x", format(), false, Array::ANY);
+        moments.require(moments_, "moments", "d", true, 3 * p.statistics());
         const CallParams call = prepare(x.size(), ragged, ragged_, false);
-        if (!moments) throw nb::value_error("moments: an array, got None.");
-        moments.has("moments", 3 * call.statistics());
         apart({&moments}, {&x}, ragged);
         nb::gil_scoped_release released;
         truenorm::measure(call, ValidRuns(call), dtype, {x.at<void>(), moments.at<Moments>()});
@@ -91,18 +92,12 @@ public:
     void forward(const ForwardArgs& args) const {
         Array x, y, moments, weight, bias;
         RaggedBuffers ragged;
-        x.take(args.x, "x", format(), false);
-        y.take(args.y, "y", format(), true);
-        moments.take(args.moments, "moments", "d", !args.given);
-        weight.take(args.weight, "weight", FLOATS, false);
-        bias.take(args.bias, "bias", FLOATS, false);
-        if (!x) throw nb::value_error("x: an array, got None.");
+        x.require(args.x, "x", format(), false, Array::ANY);
+        y.require(args.y, "y", format(), true, x.size());
+        moments.require(args.moments, "moments", "d", !args.given, 3 * p.statistics());
+        weight.take(args.weight, "weight", FLOATS, false, p.width());
+        bias.take(args.bias, "bias", FLOATS, false, p.width());
         const CallParams call = prepare(x.size(), ragged, args.ragged, args.keep_padding);
-        if (!y || !moments) throw nb::value_error("y, moments: arrays, got None.");
-        y.has("y", x.size());
-        moments.has("moments", 3 * call.statistics());
-        weight.has("weight", call.width());
-        bias.has("bias", call.width());
         apart({&y}, {&x, &moments, &weight, &bias}, ragged);
         if (!args.given) apart({&moments}, {&x, &weight, &bias}, ragged);
         nb::gil_scoped_release released;
@@ -114,25 +109,16 @@ public:
     void backward(const BackwardArgs& args) const {
         Array x, dy, dx, moments, weight, sums, dweight, dbias;
         RaggedBuffers ragged;
-        x.take(args.x, "x", format(), false);
-        dy.take(args.dy, "dy", format(), false);
-        dx.take(args.dx, "dx", format(), true);
-        moments.take(args.moments, "moments", "d", false);
-        weight.take(args.weight, "weight", FLOATS, false);
-        sums.take(args.sums, "sums", "d", !args.given);
-        dweight.take(args.dweight, "dweight", FLOATS, true);
-        dbias.take(args.dbias, "dbias", FLOATS, true);
-        if (!x) throw nb::value_error("x: an array, got None.");
+        x.require(args.x, "x", format(), false, Array::ANY);
+        dy.require(args.dy, "dy", format(), false, x.size());
+        dx.take(args.dx, "dx", format(), true, x.size());
+        moments.require(args.moments, "moments", "d", false, 3 * p.statistics());
+        sums.require(args.sums, "sums", "d", !args.given, 2 * p.statistics());
+        weight.take(args.weight, "weight", FLOATS, false, p.width());
+        dweight.take(args.dweight, "dweight", FLOATS, true, p.width());
+        dbias.take(args.dbias, "dbias", FLOATS, true, p.width());
+        if (args.given && !dx) throw wrong("dx must be an array if sums are given", nb::none());
         const CallParams call = prepare(x.size(), ragged, args.ragged, args.keep_padding);
-        if (!moments || !dy || !sums) throw nb::value_error("moments, dy, sums: arrays, got None.");
-        if (args.given && !dx) throw nb::value_error("dx: an array, got None.");
-        dy.has("dy", x.size());
-        dx.has("dx", x.size());
-        moments.has("moments", 3 * call.statistics());
-        weight.has("weight", call.width());
-        sums.has("sums", 2 * call.statistics());
-        dweight.has("dweight", call.width());
-        dbias.has("dbias", call.width());
         apart({&dx, &dweight, &dbias}, {&x, &dy, &moments, &weight, &sums}, ragged);
         if (!args.given) apart({&sums}, {&x, &dy, &moments, &weight, &dweight, &dbias}, ragged);
         nb::gil_scoped_release released;
@@ -157,26 +143,21 @@ public:
     // The parameters with the ragged arguments of one call, all of them checked. `ragged` holds their memory.
     CallParams prepare(std::int64_t elements, RaggedBuffers& ragged, const RaggedArgs& args, bool keep_padding) const {
         CallParams call{p};
-        ragged.lengths.take(args.lengths, "lengths", INTEGERS, false);
-        ragged.starts.take(args.starts, "starts", INTEGERS, false);
-        ragged.valid.take(args.valid, "valid", BOOLEANS, false);
-        ragged.sample_weight.take(args.sample_weight, "sample_weight", "d", false);
+        ragged.lengths.take(args.lengths, "lengths", INTEGERS, false, p.sequences);
+        ragged.starts.take(args.starts, "starts", INTEGERS, false, p.sequences);
         call.rows = p.sequences * p.extent;
         if (ragged.starts) {
-            if (p.layout != Layout::columns || !ragged.lengths || p.width() == 0)
-                throw nb::value_error("starts: with lengths, for columns only.");
+            if (p.layout != Layout::columns || !ragged.lengths)
+                throw nb::value_error("starts need lengths, and a plan whose layout is columns.");
             call.rows = elements / p.width();
         }
         std::int64_t expected;
-        if (__builtin_mul_overflow(call.rows, p.width(), &expected)) throw nb::value_error("x: too large.");
-        if (elements != expected)
-            throw nb::value_error(
-                ("x: " + std::to_string(expected) + " elements, got " + std::to_string(elements) + ".").c_str());
-        ragged.lengths.has("lengths", p.sequences);
-        ragged.starts.has("starts", p.sequences);
-        ragged.valid.has("valid", call.rows);
-        ragged.sample_weight.has("sample_weight", call.rows);
-        if (ragged.valid && ragged.lengths) throw nb::value_error("valid, lengths: at most one of them.");
+        if (__builtin_mul_overflow(call.rows, p.width(), &expected))
+            throw nb::value_error("x must have less than 2^63 elements.");
+        if (elements != expected) throw wrong("x must have " + std::to_string(expected) + " elements", elements);
+        ragged.valid.take(args.valid, "valid", BOOLEANS, false, call.rows);
+        ragged.sample_weight.take(args.sample_weight, "sample_weight", "d", false, call.rows);
+        if (ragged.valid && ragged.lengths) throw nb::value_error("valid and lengths must not both be given.");
         call.lengths = ragged.lengths.at<const std::int64_t>();
         call.starts = ragged.starts.at<const std::int64_t>();
         call.valid = ragged.valid.at<const std::uint8_t>();
@@ -187,15 +168,15 @@ public:
             const std::int64_t length = call.lengths[q];
             if (call.starts) {
                 if (call.starts[q] < end || length < 0 || length > call.rows - call.starts[q])
-                    throw nb::value_error("starts, lengths: ascending, inside the rows.");
+                    throw wrong("starts and lengths must ascend within the rows", std::pair(call.starts[q], length));
                 end = call.starts[q] + length;
             } else if (length < 0 || length > p.extent) {
-                throw nb::value_error("lengths: from 0 to the extent.");
+                throw wrong("lengths must be from 0 to " + std::to_string(p.extent), length);
             }
         }
         for (std::int64_t i = 0; call.sample_weight && i < call.rows; ++i)
             if (!(call.sample_weight[i] >= 0) || std::isinf(call.sample_weight[i]))
-                throw nb::value_error("sample_weight: finite and >= 0.");
+                throw wrong("sample_weight must be finite and >= 0", call.sample_weight[i]);
         return call;
     }
 

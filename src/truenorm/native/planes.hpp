@@ -45,8 +45,7 @@ Moments measure_scattered(const CallParams& p, const ValidRuns& runs, std::int64
 }
 
 // body(q, from, to) for the groups `from` to `to` of sequence q: so many at once that it is worth a thread.
-template <class Body>
-void sweep_planes(const CallParams& p, Body body) {
+template <class Body> void sweep_planes(const CallParams& p, Body body) {
     const std::int64_t fitting = PIECE_OF_PLANES / (p.channels * p.positions), most = fitting < 1 ? 1 : fitting;
     const std::int64_t each = most < p.kept ? most : p.kept, pieces = (p.kept + each - 1) / each;
     auto item = [&](std::int64_t index) {
@@ -57,8 +56,7 @@ void sweep_planes(const CallParams& p, Body body) {
 }
 
 // The statistic (sequence q, kept k) over its channels.
-template <class T, class A>
-Moments measure_group(const Measure<T>& call, std::int64_t q, std::int64_t k) {
+template <class T, class A> Moments measure_group(const Measure<T>& call, std::int64_t q, std::int64_t k) {
     const CallParams& p = call.p;
     const ValidRuns& runs = call.runs;
     Moments found;
@@ -101,8 +99,7 @@ void measure_groups(const Measure<T>& call, std::int64_t q, std::int64_t from, s
     }
 }
 
-template <class T, class A>
-void measure_planes(const Measure<T>& call) {
+template <class T, class A> void measure_planes(const Measure<T>& call) {
     const CallParams& p = call.p;
     Moments* const found = call.moments;
     std::vector<Moments> parts(p.sequences * p.kept);
@@ -159,8 +156,7 @@ void forward_group(const Forward<T>& call, std::int64_t q, std::int64_t k, std::
     }
 }
 
-template <class T, class A>
-void forward_planes(const Forward<T>& call) {
+template <class T, class A> void forward_planes(const Forward<T>& call) {
     const CallParams& p = call.p;
     Moments* const found = call.moments;
     const bool given = call.given;
@@ -208,9 +204,8 @@ void sums_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::in
     }
 }
 
-template <class T, class A>
-void backward_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i, double rstd,
-                    const Shared& shared) {
+template <class T, class A> void backward_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i,
+                                                double rstd, const Shared& shared) {
     const CallParams& p = call.p;
     const double* const weight = call.weight;
     const Moments& found = call.moments[i];
@@ -239,8 +234,7 @@ void backward_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std
     }
 }
 
-template <class T, class A>
-void backward_planes(const Backward<T>& call) {
+template <class T, class A> void backward_planes(const Backward<T>& call) {
     const CallParams& p = call.p;
     const double* const weight = call.weight;
     const Moments* const found = call.moments;

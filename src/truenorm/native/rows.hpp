@@ -31,9 +31,8 @@ void sweep_rows(const CallParams& p, const ValidRuns& runs, const std::vector<Ch
 }
 
 // found (n): the statistics (row, k) of n <= GROUP rows.
-template <class T, class A>
-void measure_group_of_rows(const CallParams& p, const T* x, const std::int64_t* rows, int n, std::int64_t k,
-                           Moments* found) {
+template <class T, class A> void measure_group_of_rows(const CallParams& p, const T* x, const std::int64_t* rows, int n,
+                                                       std::int64_t k, Moments* found) {
     const T* at[GROUP] = {};
     for (int r = 0; r < n; ++r) at[r] = x + (rows[r] * p.kept + k) * p.channels;
     measure_stretches<T, A>(at, n, p.channels, p.center, GROUP * p.width(), found);
@@ -43,8 +42,7 @@ void measure_group_of_rows(const CallParams& p, const T* x, const std::int64_t* 
     }
 }
 
-template <class T, class A>
-void measure_rows(const Measure<T>& call) {
+template <class T, class A> void measure_rows(const Measure<T>& call) {
     const CallParams& p = call.p;
     const ValidRuns& runs = call.runs;
     Moments* const found = call.moments;
@@ -60,8 +58,7 @@ void measure_rows(const Measure<T>& call) {
 }
 
 // A parameter (width) in the type of the loops. fits: whether it holds all of it.
-template <class A>
-struct Narrowed {
+template <class A> struct Narrowed {
     std::vector<A> values;
     bool fits = true;
 
@@ -72,8 +69,7 @@ struct Narrowed {
 };
 
 // Rows are measured while they are in the cache, unless the moments are given.
-template <class T, class A>
-void forward_rows(const Forward<T>& call) {
+template <class T, class A> void forward_rows(const Forward<T>& call) {
     const CallParams& p = call.p;
     const ValidRuns& runs = call.runs;
     const T* const x = call.x;
@@ -120,8 +116,7 @@ void forward_rows(const Forward<T>& call) {
 }
 
 // The statistics (row, k) of up to GROUP rows, in the form that their sums need.
-template <class T, class A>
-struct RowGroup {
+template <class T, class A> struct RowGroup {
     const T *x[GROUP], *dy[GROUP];
     double mean[GROUP], rstd[GROUP];
     A hi[GROUP], lo[GROUP], factor[GROUP];
@@ -191,8 +186,7 @@ private:
     }
 };
 
-template <class T, class A>
-void backward_rows(const Backward<T>& call) {
+template <class T, class A> void backward_rows(const Backward<T>& call) {
     const CallParams& p = call.p;
     const ValidRuns& runs = call.runs;
     const T *const x = call.x, *const dy = call.dy;

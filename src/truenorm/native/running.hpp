@@ -10,8 +10,8 @@ namespace truenorm {
 
 // next (2, channels): mean and var. False if a channel has too few elements, or moments that are not finite;
 // `running.py` handles such a batch.
-inline bool blend(const Moments* batch, const double* mean, const double* var, std::int64_t channels, double momentum,
-                  int ddof, double* next) {
+inline bool ema_update(const Moments* batch, const double* mean, const double* var, std::int64_t channels,
+                       double momentum, int ddof, double* next) {
     bool plain = true;
     for (std::int64_t c = 0; c < channels; ++c) {
         const double freedom = batch[c].count - ddof;
@@ -24,8 +24,7 @@ inline bool blend(const Moments* batch, const double* mean, const double* var, s
 
 // `Running.update` in place. 1: updated. 0: nothing changed, as no channel has enough elements. -1: nothing changed, as
 // a channel is not finite.
-template <class T>
-int update(const Moments* batch, T* mean, T* var, std::int64_t channels, double momentum, int ddof) {
+template <class T> int update(const Moments* batch, T* mean, T* var, std::int64_t channels, double momentum, int ddof) {
     const auto next_mean = [&](std::int64_t c) {
         return static_cast<T>(mean[c] + momentum * (batch[c].mean - mean[c]));
     };

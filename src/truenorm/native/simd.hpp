@@ -50,8 +50,7 @@ inline __m256d first_of(const double* values, int n, __m256d rest) {
 #endif
 
 // BYTES / sizeof(A) numbers side by side, in as many vectors as that takes.
-template <class A, int BYTES>
-struct Lanes {
+template <class A, int BYTES> struct Lanes {
     typedef A Vector __attribute__((vector_size(VECTOR)));
     typedef A Anywhere __attribute__((vector_size(VECTOR), aligned(alignof(A)), may_alias));
     static constexpr int PARTS = BYTES / VECTOR, COUNT = BYTES / static_cast<int>(sizeof(A));
@@ -63,8 +62,7 @@ struct Lanes {
         return lanes;
     }
 
-    template <class T>
-    static Lanes from(const T* RESTRICT values) {
+    template <class T> static Lanes from(const T* RESTRICT values) {
         if constexpr (std::is_same_v<T, A>) {
             Lanes lanes;
             for (int k = 0; k < PARTS; ++k) lanes.part[k] = reinterpret_cast<const Anywhere*>(values)[k];
@@ -77,8 +75,7 @@ struct Lanes {
     }
 
     // n <= COUNT values, followed by `rest`.
-    template <class T>
-    static Lanes some(const T* RESTRICT values, std::int64_t n, A rest) {
+    template <class T> static Lanes some(const T* RESTRICT values, std::int64_t n, A rest) {
         if constexpr (std::is_same_v<T, A> && VECTOR > 16) {
             constexpr int WIDTH = VECTOR / static_cast<int>(sizeof(A));
             Lanes lanes;
@@ -133,15 +130,13 @@ struct Lanes {
     }
 
 private:
-    template <class Part>
-    static Lanes each(Part of) {
+    template <class Part> static Lanes each(Part of) {
         Lanes lanes;
         for (int k = 0; k < PARTS; ++k) lanes.part[k] = of(k);
         return lanes;
     }
 
-    template <int width>
-    static double fold(A* RESTRICT lanes) {
+    template <int width> static double fold(A* RESTRICT lanes) {
         for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
         if constexpr (width > 1) return fold<width / 2>(lanes);
         else return static_cast<double>(lanes[0]);
@@ -150,14 +145,11 @@ private:
 
 // One sum at a time uses many lanes, to hide the latency of an addition; four sums at a time fit the registers with
 // few.
-template <class A>
-using Many = Lanes<A, 128>;
-template <class A>
-using Few = Lanes<A, 64>;
+template <class A> using Many = Lanes<A, 128>;
+template <class A> using Few = Lanes<A, 64>;
 
 // Prefetches the cache lines of n elements. Any address is allowed: nothing is read.
-template <class T>
-inline void fetch(const T* from, std::int64_t n) {
+template <class T> inline void fetch(const T* from, std::int64_t n) {
     for (std::int64_t i = 0; i < n; i += 64 / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(from + i, 0, 2);
 }
 

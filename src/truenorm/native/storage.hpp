@@ -28,23 +28,15 @@ static inline std::uint32_t bits_of_float(float value) {
     return bits;
 }
 
-template <class A>
-static inline A load(float value) {
-    return static_cast<A>(value);
-}
+template <class A> static inline A load(float value) { return static_cast<A>(value); }
 
-template <class A>
-static inline A load(double value) {
-    return static_cast<A>(value);
-}
+template <class A> static inline A load(double value) { return static_cast<A>(value); }
 
-template <class A>
-static inline A load(BFloat16 value) {
+template <class A> static inline A load(BFloat16 value) {
     return static_cast<A>(float_of_bits(static_cast<std::uint32_t>(value.bits) << 16));
 }
 
-template <class A>
-static inline A load(Half value) {
+template <class A> static inline A load(Half value) {
     const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
     const std::uint32_t rest = value.bits & 0x7fffu;
     // Subnormals are their mantissa times 2^-24, which is exact; the others only need the exponent's new bias.

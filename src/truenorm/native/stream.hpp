@@ -45,8 +45,7 @@ inline void write_past_caches(char* to, const char* from, std::size_t bytes) {
 }
 
 // Where a kernel writes: y or dx. Null: nothing is written.
-template <class T>
-class Output {
+template <class T> class Output {
 public:
     Output(T* base, std::int64_t elements)
         : base(base), streamed(elements * static_cast<std::int64_t>(sizeof(T)) >= STREAMED_BYTES) {}
@@ -54,8 +53,7 @@ public:
     explicit operator bool() const { return base != nullptr; }
 
     // write(to, i, count) is to write elements i to i + count of the n that start at `at`.
-    template <class Write>
-    void put(std::int64_t at, std::int64_t n, Write write) const {
+    template <class Write> void put(std::int64_t at, std::int64_t n, Write write) const {
         if (!streamed) return write(base + at, std::int64_t{0}, n);
         T piece[PIECE];
         for (std::int64_t i = 0; i < n; i += PIECE) {

@@ -104,10 +104,7 @@ public:
         return is;
     }
 
-    template <class T>
-    T* at() const {
-        return static_cast<T*>(data);
-    }
+    template <class T> T* at() const { return static_cast<T*>(data); }
     explicit operator bool() const { return data != nullptr; }
 
     void* data = nullptr;

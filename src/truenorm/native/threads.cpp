@@ -32,8 +32,7 @@ inline void pause() {
 }
 
 // Waits awake until ready(), at most for PATIENCE.
-template <class Ready>
-bool soon(Ready ready) {
+template <class Ready> bool soon(Ready ready) {
     const auto begin = std::chrono::steady_clock::now();
     for (int turn = 0;; ++turn) {
         if (ready()) return true;
@@ -192,11 +191,11 @@ int get_threads() {
     return cores ? static_cast<int>(cores) : 1;
 }
 
-bool join_openmp(bool join) {
+bool use_openmp(bool use) {
     Parallel found = nullptr;
 #if defined(__unix__)
     start_anew_in_children();
-    if (join) found = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+    if (use) found = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
 #endif
     openmp.store(found);
     return found != nullptr;

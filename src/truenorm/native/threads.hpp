@@ -14,7 +14,7 @@ int get_threads();
 // Whether OpenMP's threads do the work from now on, where the process has them (GNU's, which torch brings): they are
 // awake from the operators around a call, and a pool beside them would fight them for the cores. False where they do
 // not.
-bool join_openmp(bool join);
+bool use_openmp(bool use);
 using Parallel = void (*)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
 
 struct Pool;
@@ -29,8 +29,7 @@ public:
     Team& operator=(const Team&) = delete;
 
     // Calls body(0) to body(count - 1), on all threads, and waits for them. A body must not throw.
-    template <class Body>
-    void share(std::int64_t count, Body& body) {
+    template <class Body> void share(std::int64_t count, Body& body) {
         if ((pool || parallel) && count > 1)
             return run(count, [](void* context, std::int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
         for (std::int64_t i = 0; i < count; ++i) body(i);

@@ -71,8 +71,7 @@ struct ValidRuns {
     }
 
     // piece(start, length, run) for the valid rows number `from` to `to` of a list, in order.
-    template <class Piece>
-    void walk(std::int64_t list, std::int64_t from, std::int64_t to, Piece piece) const {
+    template <class Piece> void walk(std::int64_t list, std::int64_t from, std::int64_t to, Piece piece) const {
         if (from >= to) return;
         for (std::int64_t i = find(list, from); i < first[list + 1] && runs[i].before < to; ++i) {
             const Run& run = runs[i];

@@ -16,16 +16,14 @@ struct Affine {
     const double *weight, *bias;
 };
 
-template <class T>
-struct Measure {
+template <class T> struct Measure {
     const CallParams& p;
     const ValidRuns& runs;
     const T* x;        // (elements)
     Moments* moments;  // (statistics): written
 };
 
-template <class T>
-struct Forward {
+template <class T> struct Forward {
     const CallParams& p;
     const ValidRuns& runs;
     const T* x;        // (elements)
@@ -37,8 +35,7 @@ struct Forward {
     Measure<T> measure() const { return {p, runs, x, moments}; }
 };
 
-template <class T>
-struct Backward {
+template <class T> struct Backward {
     const CallParams& p;
     const ValidRuns& runs;
     const T *x, *dy;          // (elements)
