@@ -110,7 +110,7 @@ TYPE_ERRORS: list[tuple[Call, str]] = [
     ),
     (
         lambda: tn.backward(X, X),
-        "backward: dy and what forward returned, got ndarray as the second.",
+        "out must be what forward returned, got ndarray. Pass dy first.",
     ),
     (
         lambda: tn.forward(X, tn.batch(), weight=["a", "b", "c"]),

@@ -52,11 +52,9 @@ def use(name: Engine) -> None:
     """Choose the engine for all that follows."""
     global _chosen, _backend
     if name not in get_args(Engine):
-        raise ValueError(f"engine: {' or '.join(map(repr, get_args(Engine)))}, got {name!r}.")
+        raise ValueError(f"engine must be {' or '.join(map(repr, get_args(Engine)))}, got {name!r}.")
     if name not in _backends:
-        raise ValueError(
-            "engine: 'native' was not built here, got 'native'. Install with a C++ compiler, or use 'reference'."
-        )
+        raise ValueError(f"engine must be 'reference', got {name!r}, which is not built. Install with a C++ compiler.")
     _chosen, _backend = name, _backends[name]
 
 
@@ -74,7 +72,7 @@ try:
     use(cast(Engine, os.environ.get("TRUENORM_ENGINE") or available()[0]))
 except ValueError as error:  # a program that imports truenorm can do nothing about it
     use(available()[0])
-    warnings.warn(f"TRUENORM_ENGINE: {error} Going on with {_chosen!r}.", stacklevel=2)
+    warnings.warn(f"TRUENORM_ENGINE: {error} Using {_chosen!r}.", stacklevel=2)
 
 
 @wraps(reference_measure)
@@ -137,7 +135,7 @@ def backward(dy: ArrayLike, out: Normalized, *, sums: BackwardSums | None = None
 
 
 def _not_a_result(out: object) -> TypeError:
-    return TypeError(f"backward: dy and what forward returned, got {type(out).__name__} as the second.")
+    return TypeError(f"out must be what forward returned, got {type(out).__name__}. Pass dy first.")
 
 
 def compiled() -> ModuleType | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 from numpy.typing import ArrayLike, NDArray
 
@@ -18,34 +18,30 @@ Gradients = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]  # dx,
 FORMATS = {"e": "float16", "f": "float32", "d": "float64", "H": "bfloat16"}
 
 
+class RaggedArguments(TypedDict):
+    """Which elements are valid, as users say it."""
+
+    valid: ArrayLike | None
+    lengths: ArrayLike | None
+    offsets: ArrayLike | None
+    sample_weight: ArrayLike | None
+
+
+class ForwardArguments(RaggedArguments):
+    """The options of `forward`."""
+
+    weight: ArrayLike | None
+    bias: ArrayLike | None
+    moments: Moments | None
+    padding: Padding
+
+
 class Backend(Protocol):
-    """The verbs of `truenorm`. Their meaning is documented in `truenorm.core`."""
+    """The verbs of `truenorm`. Their meaning is documented in `truenorm.core`; a pattern has become a Norm."""
 
-    def measure(
-        self,
-        x: ArrayLike,
-        norm: Norm,
-        *,
-        valid: ArrayLike | None,
-        lengths: ArrayLike | None,
-        offsets: ArrayLike | None,
-        sample_weight: ArrayLike | None,
-    ) -> Moments: ...
+    def measure(self, x: ArrayLike, norm: Norm, **ragged: Unpack[RaggedArguments]) -> Moments: ...
 
-    def forward(
-        self,
-        x: ArrayLike,
-        norm: Norm,
-        *,
-        weight: ArrayLike | None,
-        bias: ArrayLike | None,
-        valid: ArrayLike | None,
-        lengths: ArrayLike | None,
-        offsets: ArrayLike | None,
-        sample_weight: ArrayLike | None,
-        moments: Moments | None,
-        padding: Padding,
-    ) -> Normalized: ...
+    def forward(self, x: ArrayLike, norm: Norm, **arguments: Unpack[ForwardArguments]) -> Normalized: ...
 
     def backward_sums(self, dy: ArrayLike, out: Normalized) -> BackwardSums: ...
 

@@ -40,9 +40,6 @@ class Ragged(NamedTuple):
     sample_weight: Array | None = None
 
 
-EVERYTHING = Ragged()
-
-
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """A compiled plan for one normalization, shape and dtype."""
@@ -138,7 +135,7 @@ class Kernel:
     def ragged(self, masked: MaskedInput) -> Ragged:
         """Which elements are valid, as a plan takes it."""
         if masked.unmasked:
-            return EVERYTHING
+            return Ragged()
         if masked.offsets is not None:
             weights = None
             if masked.sample_weight is not None:

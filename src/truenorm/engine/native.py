@@ -7,6 +7,8 @@ and raises the errors. The kernel itself checks whether arrays are contiguous, a
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -16,11 +18,11 @@ from truenorm.core.inputs import PADDINGS, BackwardSums, Inputs, Normalized, Pad
 from truenorm.core.mask import MaskedInput, mask_input
 from truenorm.core.moments import Moments, ignore_floating_point_errors, measure_masked
 from truenorm.core.norm import Norm
-from truenorm.engine.backend import FORMATS, Gradients
-from truenorm.engine.kernel import EVERYTHING, Array, Kernel, KernelMoments, cast, find, whole_kernel
+from truenorm.engine.backend import FORMATS, Gradients, RaggedArguments
+from truenorm.engine.kernel import Array, Kernel, KernelMoments, cast, find, whole_kernel
 from truenorm.engine.threads import threads
 
-__all__ = ["EVERYTHING", "FORMATS", "Call", "Kernel", "NativeBackend", "find", "native", "set_threads", "whole_kernel"]
+__all__ = ["FORMATS", "Call", "Kernel", "NativeBackend", "find", "native", "set_threads", "whole_kernel"]
 
 native = _native
 Call = _native.Call
@@ -31,30 +33,14 @@ _measure_masked = ignore_floating_point_errors(measure_masked)
 class NativeBackend:
     """The compiled kernels."""
 
-    def measure(
-        self,
-        x: ArrayLike,
-        norm: Norm,
-        *,
-        valid: ArrayLike | None,
-        lengths: ArrayLike | None,
-        offsets: ArrayLike | None,
-        sample_weight: ArrayLike | None,
-    ) -> Moments:
+    def measure(self, x: ArrayLike, norm: Norm, **ragged: Unpack[RaggedArguments]) -> Moments:
         set_threads(threads())
-        masked = mask_input(x, norm, valid=valid, lengths=lengths, offsets=offsets, sample_weight=sample_weight)
+        masked = mask_input(x, norm, **ragged)
         kernel = find(masked)
         if kernel is None:
             return _measure_masked(masked, norm)
-        table, ragged = np.empty((kernel.statistics, 3)), kernel.ragged(masked)
-        kernel.plan.measure(
-            kernel.fold(masked.source),
-            table,
-            lengths=ragged.lengths,
-            starts=ragged.starts,
-            valid=ragged.valid,
-            sample_weight=ragged.sample_weight,
-        )
+        table = np.empty((kernel.statistics, 3))
+        kernel.plan.measure(kernel.fold(masked.source), table, **kernel.ragged(masked)._asdict())
         return KernelMoments.of(kernel, table, weighted=masked.weights is not None)
 
     def forward(
@@ -149,7 +135,7 @@ def _forward_directly(
 
 def _forward(kernel: Kernel, inputs: Inputs) -> Normalized:
     """The general way. Moments are measured, or given."""
-    masked, given, ragged = inputs.masked, inputs.given, kernel.ragged(inputs.masked)
+    masked, given = inputs.masked, inputs.given
     x = kernel.fold(masked.source)
     y = np.empty_like(x)
     table = np.empty((kernel.statistics, 3)) if given is None else kernel.table(given)
@@ -159,10 +145,7 @@ def _forward(kernel: Kernel, inputs: Inputs) -> Normalized:
         table,
         weight=kernel.parameter(inputs.weight),
         bias=kernel.parameter(inputs.bias),
-        lengths=ragged.lengths,
-        starts=ragged.starts,
-        valid=ragged.valid,
-        sample_weight=ragged.sample_weight,
+        **kernel.ragged(masked)._asdict(),
         keep_padding=inputs.padding == "keep",
         given=given is not None,
     )
@@ -232,20 +215,16 @@ def _run_backward(
     dbias: Array | None = None,
     given: bool = False,
 ) -> None:
-    masked, ragged = out.masked, kernel.ragged(out.masked)
     kernel.plan.backward(
-        kernel.fold(masked.source),
-        kernel.fold(masked.same_shape(dy, "dy")),
+        kernel.fold(out.masked.source),
+        kernel.fold(out.masked.same_shape(dy, "dy")),
         dx,
         kernel.table(out.moments),
         sums=sums,
         weight=kernel.parameter(out.weight),
         dweight=dweight,
         dbias=dbias,
-        lengths=ragged.lengths,
-        starts=ragged.starts,
-        valid=ragged.valid,
-        sample_weight=ragged.sample_weight,
+        **kernel.ragged(out.masked)._asdict(),
         keep_padding=out.padding == "keep",
         given=given,
         constant=out.given is not None and not given,

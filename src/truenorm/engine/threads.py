@@ -23,5 +23,5 @@ def set_threads(count: int | None) -> None:
     """Use this many threads; None goes back to the default. No result depends on it."""
     global _chosen
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024):
-        raise ValueError(f"threads: a whole number from 1 to 1024, or None, got {count!r}.")
+        raise ValueError(f"threads must be an integer from 1 to 1024 or None, got {count!r}.")
     _chosen = count
