@@ -44,7 +44,7 @@ def main(seconds: float, threads: int, write: Path | None) -> None:
         [
             small_layers(seconds),
             blocks(seconds),
-            f"Medians of interleaved rounds, quartiles in brackets; float32, {torch.get_num_threads()} threads, on the "
+            f"Medians of interleaved rounds, quartiles in parentheses; float32, {torch.get_num_threads()} threads, on the "
             f"CPU only. {machine['cpu']}; {versions}; revision {machine['revision'] or 'unknown'}.",
         ]
     )
