@@ -44,8 +44,8 @@ def main(seconds: float, threads: int, write: Path | None) -> None:
         [
             small_layers(seconds),
             blocks(seconds),
-            f"Medians of interleaved rounds, quartiles in parentheses; float32, {torch.get_num_threads()} threads, on the "
-            f"CPU only. {machine['cpu']}; {versions}; revision {machine['revision'] or 'unknown'}.",
+            f"Medians of interleaved rounds, quartiles in parentheses; float32, {torch.get_num_threads()} threads, on "
+            f"the CPU only. {machine['cpu']}; {versions}; revision {machine['revision'] or 'unknown'}.",
         ]
     )
     if write is None:

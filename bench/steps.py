@@ -49,8 +49,8 @@ def main(seconds: float, write: Path | None) -> None:
             growth("batch", BATCHES, seconds / 2),
             growth("hidden", WIDTHS, seconds / 2),
             memory(),
-            f"Medians of interleaved rounds, quartiles in parentheses; float32, one thread. {machine['cpu']}; {versions}; "
-            f"revision {machine['revision'] or 'unknown'}.",
+            f"Medians of interleaved rounds, quartiles in parentheses; float32, one thread. {machine['cpu']}; "
+            f"{versions}; revision {machine['revision'] or 'unknown'}.",
         ]
     )
     if write is None:

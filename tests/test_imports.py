@@ -121,3 +121,12 @@ def test_modules_and_public_functions_have_different_names() -> None:
         folder.name for folder in SOURCE.iterdir() if folder.is_dir()
     }
     assert not modules.intersection(name for name in tn.__all__ if callable(getattr(tn, name)))
+
+
+def test_a_test_file_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "test_broken.py"
+    file.write_text("import a_module_that_does_not_exist\n\ndef test_nothing() -> None:\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(file)]
+    configuration = ["-c", str(SOURCE.parents[1] / "pyproject.toml")]
+    done = subprocess.run([*command, *configuration], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
