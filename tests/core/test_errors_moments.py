@@ -1,12 +1,14 @@
 """The messages for moments, weight, bias and running statistics, with their full texts."""
 
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from errors import Call, assert_message, untested_raises
 
 import truenorm
+from truenorm import engine
 from truenorm.core import inputs, moments, reference, running
 from truenorm.core.running import torch_convention
 
@@ -135,3 +137,14 @@ def test_wrong_types_of_moments_and_parameters_have_a_message(call: Call, text: 
 
 def test_every_error_of_moments_and_parameters_is_in_the_tables() -> None:
     assert not untested_raises((moments, inputs, reference, running), [call for call, *_ in VALUE_ERRORS + TYPE_ERRORS])
+
+
+def test_wrong_settings_of_the_engine_have_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: Any = "fast"
+    assert_message(lambda: engine.use(wrong), ValueError, "engine must be 'native' or 'reference', got 'fast'.")
+    monkeypatch.setattr(engine, "_backends", {})
+    text = "engine must be 'reference', got 'native', which is not built. Install with a C++ compiler."
+    assert_message(lambda: engine.use("native"), ValueError, text)
+    for count in (0, 1025, True, 2.0):
+        text = f"threads must be an integer from 1 to 1024 or None, got {count!r}."
+        assert_message(partial(engine.set_threads, cast(int, count)), ValueError, text)
