@@ -41,7 +41,7 @@ def test_make_demo_sets_itself_up(compiler: str, tmp_path: Path) -> None:
 
     done = subprocess.run(["make", "demo"], cwd=checkout, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Where to go from here" in done.stdout
+    assert "Where to look next" in done.stdout
     missing = "WARNING: the compiled kernels were not built; using NumPy instead."
     assert (missing in done.stderr) == (compiler == "none")
 
