@@ -1,6 +1,7 @@
 """Set-up of the tests: shared modules, and how many examples are drawn."""
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import Literal
 
@@ -28,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def thin(request: pytest.FixtureRequest) -> int:
     """Large crosses take every thin-th combination: 1 in the tests, more for the mutants."""
     return int(request.config.getoption("--thin"))
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_everywhere() -> None:
+    """Layers and tests that draw from torch's global generator get the same numbers in every run and any order."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 # All available engines, or the one that the environment names.

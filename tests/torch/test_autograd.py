@@ -177,7 +177,7 @@ def test_65_71_any_layout_of_the_incoming_gradient(layout: str) -> None:
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_50_checkpointing_counts_every_batch_once(reentrant: bool, ragged: bool) -> None:
-    """torch's layer ends at a running mean of 6.51 here; five steps towards 10 at 0.1 are 4.10."""
+    """Five steps at 0.1 go 41 % of the way to the mean; torch's layer counts every batch twice and goes 65 %."""
     layer = tnt.BatchNorm1d(2)
     twin = copy.deepcopy(layer)
     x = torch.full((8, 2, 3), 10.0) + torch.randn(8, 2, 3)
@@ -188,5 +188,6 @@ def test_50_checkpointing_counts_every_batch_once(reentrant: bool, ragged: bool)
         y.backward(torch.randn(y.shape))
         twin(x, **how)
     assert torch.equal(layer.running_mean, twin.running_mean)
-    assert abs(float(layer.running_mean.mean()) - 4.1) < 0.2
+    mean = x[..., :2].mean((0, 2)) if ragged else x.mean((0, 2))
+    torch.testing.assert_close(layer.running_mean, (1 - 0.9**5) * mean)
     assert int(layer.num_batches_tracked) == 5
