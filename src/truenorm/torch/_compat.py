@@ -53,10 +53,13 @@ def in_forward_mode() -> bool:
     return getattr(forward_ad, "_current_level", -1) >= 0
 
 
+_is_compiling = torch.compiler.is_compiling  # public, but two lookups away
+
+
 def in_plain_eager_mode() -> bool:
     """Whether tensors are what they seem: only reverse-mode autograd may be recording."""
     return (
-        not torch.compiler.is_compiling()
+        not _is_compiling()
         and getattr(forward_ad, "_current_level", 0) < 0
         and not transform_is_active()
         and _tracing_state() is None
