@@ -1,6 +1,6 @@
 """torch's layers and ours beside each other, where the numbers differ.
 
-    python -m tools.confirmed [--write docs/torch.md]
+    python -m tools.differences [--write docs/torch.md]
 
 Each row is run here and now, on the CPU, with both; "true" is float64 on the same, already rounded, input.
 """
@@ -167,7 +167,7 @@ def main(write: Path | None) -> None:
     if write is None:
         click.echo(text)
     else:
-        write.write_text(replace(write.read_text("utf-8"), text, "confirmed"), "utf-8")
+        write.write_text(replace(write.read_text("utf-8"), text, "differences"), "utf-8")
 
 
 if __name__ == "__main__":
