@@ -1,5 +1,6 @@
 """Tests of the kernels run on them, also if the environment names another engine."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -16,3 +17,15 @@ def on_native() -> Iterator[None]:
         engine.use("native")
     yield
     engine.use(before)
+
+
+@pytest.fixture
+def on_pool(on_native: None) -> Iterator[None]:
+    """The kernels' own pool of threads instead of OpenMP's; threads and instruction set are restored afterwards."""
+    from truenorm import _native
+
+    _native.use_openmp(False)
+    yield
+    engine.set_threads(None)
+    _native.use_openmp("truenorm.torch" in sys.modules)
+    _native.select_loops("")

@@ -1,7 +1,5 @@
 """Same data, same bits: whatever the padding after a sequence holds, and whichever samples share the batch."""
 
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -21,19 +19,7 @@ import truenorm as tn
 from truenorm import engine
 
 _native = pytest.importorskip("truenorm._native", reason="the compiled part was not built")
-
-
-@pytest.fixture(autouse=True)
-def on_native() -> Iterator[None]:
-    """The pool of threads; settings are restored after each test."""
-    before = engine.engine()
-    engine.use("native")
-    _native.use_openmp(False)
-    yield
-    engine.use(before)
-    engine.set_threads(None)
-    _native.use_openmp("truenorm.torch" in sys.modules)
-    _native.select_loops("")
+pytestmark = pytest.mark.usefixtures("on_pool")
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
