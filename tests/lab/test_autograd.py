@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import truenorm as tn
 from truenorm.lab.attention import SelfAttention
+from truenorm.lab.explanation import PARAMETERS, explain_network
 from truenorm.lab.layers import (
     GELU,
     Embedding,
@@ -40,7 +41,6 @@ from truenorm.lab.networks import (
     sequence_classifier,
     table_network,
 )
-from truenorm.lab.notes import notes_gradients
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 functional = torch.nn.functional
@@ -257,28 +257,33 @@ def test_networks(config: ModelConfig) -> None:
     )
 
 
-# ---- the names of the lecture notes ----
+# ---- the explanation of a training step ----
 
 
-def test_every_gradient_that_the_notes_name() -> None:
+def test_every_value_and_gradient_of_an_explained_training_step() -> None:
     rng = np.random.default_rng(6)
     network = character_mlp(ModelConfig(ddof=1, dtype="float64"), rng)
     network.flat_parameters += rng.normal(0, 0.1, network.flat_parameters.shape)
     x, targets = rng.integers(0, 27, (32, 3)), rng.integers(0, 27, 32)
-    names = {"C": "embed.table", "W1": "linear1.weight", "b1": "linear1.bias", "weight": "norm1.weight"}
-    names |= {"bias": "norm1.bias", "W2": "output.weight", "b2": "output.bias"}
-    at = {name: tensor(network.parameters[own]) for name, own in names.items()}
+    at = {name: tensor(network.parameters[own]) for name, own in PARAMETERS.items()}
     at["E"] = at["C"][x].flatten(1)
     at["H0"] = at["E"] @ at["W1"] + at["b1"]
-    at["mean"] = at["H0"].mean(0)
-    at["var"] = ((at["H0"] - at["mean"]) ** 2).sum(0) / 31  # n - 1
-    at["HN"] = (at["H0"] - at["mean"]) / torch.sqrt(at["var"] + 1e-5)
-    at["HZ"] = at["weight"] * at["HN"] + at["bias"]
+    at["μ"] = at["H0"].mean(0)
+    at["σ²"] = ((at["H0"] - at["μ"]) ** 2).sum(0) / 31  # n - 1
+    at["HN"] = (at["H0"] - at["μ"]) / torch.sqrt(at["σ²"] + 1e-5)
+    at["HZ"] = at["γ"] * at["HN"] + at["β"]
     at["HA"] = torch.tanh(at["HZ"])
+    at["logits"] = at["HA"] @ at["W2"] + at["b2"]
     for value in at.values():
         value.retain_grad()
-    functional.cross_entropy(at["HA"] @ at["W2"] + at["b2"], torch.from_numpy(targets)).backward()
-    found = notes_gradients(network, x, targets)
-    assert set(found) == set(at)
-    for name, gradient in found.items():
-        np.testing.assert_allclose(gradient, at[name].grad.numpy(), rtol=1e-9, atol=1e-14, err_msg=name)
+    loss = functional.cross_entropy(at["logits"], torch.from_numpy(targets))
+    loss.backward()
+    found = explain_network(network, x, targets)
+    values = at | {"Ŷ": torch.softmax(at["logits"], 1), "L": loss}
+    for name, value in values.items():
+        np.testing.assert_allclose(found[name], value.detach().numpy(), rtol=1e-12, atol=1e-12, err_msg=name)
+    gradients = [step.name for step in found.steps if step.check is not None]
+    order = ("logits", "W2", "b2", "HA", "HZ", "γ", "β", "HN", "σ²", "μ", "H0", "W1", "b1", "E", "C")
+    assert gradients == [f"d{name}" for name in order]
+    for name in gradients:
+        np.testing.assert_allclose(found[name], at[name[1:]].grad.numpy(), rtol=1e-12, atol=1e-12, err_msg=name)

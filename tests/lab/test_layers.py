@@ -28,7 +28,6 @@ from truenorm.lab.layers import (
     squared_error,
 )
 from truenorm.lab.networks import ModelConfig, Network, character_mlp, sequence_classifier, table_network
-from truenorm.lab.notes import notes_gradients
 from truenorm.lab.optimizers import SGD, Adam, learning_rate
 
 Array = NDArray[Any]
@@ -286,54 +285,6 @@ def test_more_padding_changes_no_output_if_statistics_are_over_valid_positions()
         change[statistics_over] = np.abs(network.forward(x, ctx) - network.forward(wider, ctx)).max()
     assert change["valid"] < 1e-15  # the sums of a matrix product round differently
     assert change["all"] > 0.01
-
-
-# ---- the names of the lecture notes ----
-
-
-def test_every_gradient_that_the_notes_name_against_finite_differences() -> None:
-    rng = np.random.default_rng(6)
-    network = character_mlp(ModelConfig(hidden=5, ddof=1, dtype="float64"), rng, vocab_size=6)
-    for value in network.parameters.values():
-        value += rng.normal(0, 0.3, value.shape)
-    x, targets = rng.integers(0, 6, (4, 3)), rng.integers(0, 6, 4)
-    found = notes_gradients(network, x, targets)
-    assert list(found) == ["W2", "b2", "HA", "HZ", "weight", "bias", "HN", "var", "mean", "H0", "W1", "b1", "E", "C"]
-    named = {name: value.copy() for name, value in network.parameters.items()}
-    weights = {"W1": "linear1.weight", "b1": "linear1.bias", "W2": "output.weight", "b2": "output.bias"}
-    weights |= {"weight": "norm1.weight", "bias": "norm1.bias", "C": "embed.table"}
-    table = {name: named[one] for name, one in weights.items()}
-
-    def loss(**changed: Array) -> float:
-        """The notes' network, line by line; what is changed replaces what was computed."""
-        there = dict(table)
-
-        def put(name: str, value: Array) -> Array:
-            there[name] = changed.get(name, value)
-            return there[name]
-
-        e = put("E", there["C"][x].reshape(4, -1))
-        h0 = put("H0", e @ there["W1"] + there["b1"])
-        mean = put("mean", h0.mean(0))
-        var = put("var", ((h0 - mean) ** 2).sum(0) / 3)
-        hn = put("HN", (h0 - mean) / np.sqrt(var + 1e-5))
-        hz = put("HZ", there["weight"] * hn + there["bias"])
-        ha = put("HA", np.tanh(hz))
-        values.update(there)
-        return cross_entropy(ha @ there["W2"] + there["b2"], targets)[0]
-
-    values: dict[str, Array] = {}
-    base = loss()
-    assert base == pytest.approx(
-        cross_entropy(network.forward(x, ForwardContext(training=True)), targets)[0], rel=1e-12
-    )
-    for name, gradient in found.items():
-        if name in table:
-            expected = finite_differences(loss, table[name])
-        else:
-            at = values[name].copy()
-            expected = finite_differences(lambda: loss(**{name: at}), at)  # noqa: B023
-        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-8, err_msg=name)
 
 
 # ---- optimizers ----

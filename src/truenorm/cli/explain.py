@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 import numpy as np
@@ -19,8 +20,11 @@ from truenorm.core.norm import EpsAt, Norm
 from truenorm.explanation import examples
 from truenorm.explanation.steps import Explanation
 
+if TYPE_CHECKING:
+    from truenorm.lab.explanation import NetworkExplanation
+
 NormName = Literal["batch", "layer", "instance", "group", "rms"]
-Example = Literal["table", "sentences"]
+Example = Literal["table", "sentences", "network"]
 
 
 @click.command(
@@ -29,6 +33,7 @@ Example = Literal["table", "sentences"]
 Examples:
   truenorm explain --example table
   truenorm explain --example sentences
+  truenorm explain --example network --words anna,otto --seed 3
   truenorm explain data.csv --norm layer --dy gradient.csv
   truenorm explain padded.csv --lengths 2,4 --json
   printf '1,2\\n3,4\\n' | truenorm explain - --pattern "[b] c" --dy "1,0;0,0"
@@ -52,6 +57,12 @@ Examples:
 @click.option("--weight", help="One number for each column: 1,2,3.")
 @click.option("--bias", help="One number for each column: 0,0,1.")
 @click.option("--dy", help="Gradient of the loss at the output, for the backward pass: a CSV file, or '1,0;0,1'.")
+@click.option("--words", help="For --example network: words to learn, with commas between them.")
+@click.option("--data", help="For --example network: a file with one word a line, or 'names'.")
+@click.option("--hidden", type=int, help="For --example network: hidden units.  [default: 4]")
+@click.option("--batch", type=int, help="For --example network: examples in the batch.  [default: 5]")
+@click.option("--lr", type=float, help="For --example network: the learning rate.  [default: 0.1]")
+@click.option("--seed", type=int, help="For --example network: of the first weights and the batch.  [default: 0]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     file: str | None,
@@ -67,12 +78,25 @@ def command(
     bias: str | None,
     dy: str | None,
     as_json: bool,
+    **of_network: Any,
 ) -> None:
     """Show every number of a normalization, forward and backward.
 
     FILE is a CSV file of numbers, or - for standard input. Its first line may hold column names. Rows are examples (b),
     or positions (t) of sequences if --lengths is given. Columns are channels (c).
+
+    --example network shows one training step of a small network with batch norm: lookup table, hidden layer, norm,
+    activation, softmax and loss, every gradient beside finite differences, and the update of every parameter.
     """
+    given = {option: value for option, value in of_network.items() if value is not None}
+    if example == "network":
+        _refuse_others(given)
+        from truenorm.cli.explain_network import explain_training_step  # imports the lab
+
+        _print(explain_training_step(given), as_json)
+        return
+    if given:
+        raise click.UsageError(f"--{next(iter(given))}: only with --example network.")
     if dy == "-" and example is None and file in (None, "-"):
         raise click.UsageError("Standard input can hold the input or --dy, not both.")
     chosen = any(option is not None for option in (name, pattern, lengths, weight, bias, dy, groups))
@@ -101,6 +125,17 @@ def command(
     )
     *leading, last = shown.steps[0].axes
     _print(replace(shown, labels={last: table.columns, " ".join(leading): rows}), as_json)
+
+
+def _refuse_others(of_network: Mapping[str, Any]) -> None:
+    """Raises an error for options that --example network does not take."""
+    ctx = click.get_current_context()
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        if name in ("example", "as_json") or name in of_network:
+            continue
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[0]}: not with --example network.")
 
 
 def _input(file: str | None, example: Example | None) -> tuple[NumberTable, tuple[str, ...]]:
@@ -150,7 +185,7 @@ def _gradient(dy: str) -> NDArray[np.float64]:
     return parse_table(dy.replace(";", "\n"), "--dy").values
 
 
-def _print(shown: Explanation, as_json: bool) -> None:
+def _print(shown: Explanation | NetworkExplanation, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown.as_dict(), indent=2, ensure_ascii=False, allow_nan=False))
         return

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from truenorm.explanation.steps import Explanation, Step
+    from truenorm.explanation.step import Step
 
 INVALID = "·"
 MAX_ROWS, MAX_COLUMNS = 16, 8
@@ -56,25 +56,6 @@ def fitting_cells(step: Step, labels: Mapping[str, Sequence[str]], width: int) -
         if cells.width <= width:
             break
     return cells
-
-
-def headline(explanation: Explanation) -> str:
-    """Which axes share a statistic, in one line."""
-    over = " and ".join(explanation.averaged)
-    each = f"one for each {' and '.join(explanation.kept)}" if explanation.kept else "one for all"
-    what = "mean and variance" if explanation.norm.center else "mean square"
-    shape = " x ".join(map(str, explanation.shape))
-    return f"{explanation.norm!r} of {shape} values: a {what} over {over}, {each}"
-
-
-def validity_line(explanation: Explanation) -> str:
-    """Which positions are not valid, in one line."""
-    positions = explanation.invalid
-    if not positions:
-        return f"All {explanation.elements} elements are valid."
-    shown = ", ".join(str(list(position)) for position in positions[:12]) + (", …" if len(positions) > 12 else "")
-    count = "1 position is" if len(positions) == 1 else f"{len(positions)} positions are"
-    return f"{count} not valid and ignored (shown as {INVALID}): {shown}."
 
 
 def number(value: float) -> str:

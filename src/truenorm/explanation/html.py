@@ -6,18 +6,18 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from truenorm.explanation.cells import Cells, cells_of, headline, validity_line
+from truenorm.explanation.cells import Cells, cells_of
 
 if TYPE_CHECKING:
-    from truenorm.explanation.steps import Explanation
+    from truenorm.explanation.step import StepByStep
 
 
-def as_html(explanation: Explanation) -> str:
+def as_html(explanation: StepByStep) -> str:
     """An HTML fragment with its own style sheet."""
     root = Element("div", {"class": "truenorm"})
     SubElement(root, "style").text = files("truenorm.explanation").joinpath("explanation.css").read_text("utf-8")
-    SubElement(root, "p", {"class": "headline"}).text = headline(explanation)
-    SubElement(root, "p").text = validity_line(explanation)
+    SubElement(root, "p", {"class": "headline"}).text = explanation.headline
+    SubElement(root, "p").text = explanation.summary
     for part in dict.fromkeys(step.part for step in explanation.steps):
         SubElement(root, "h4").text = part
         group = SubElement(root, "div", {"class": "steps"})
@@ -28,6 +28,8 @@ def as_html(explanation: Explanation) -> str:
                 name = SubElement(line, "b")
                 name.text, name.tail = step.name, f" = {step.formula}"
                 _table(block, cells_of(step, explanation.labels))
+                if step.check is not None:
+                    SubElement(block, "p", {"class": "note"}).text = str(step.check)
     return tostring(root, encoding="unicode", method="html")
 
 

@@ -1,14 +1,14 @@
 """`explain`: forward and backward step by step, every intermediate with its name, formula and values.
 
-An `Explanation` is a list of `Step`s. It prints as aligned tables, shows as HTML in recorders, and `as_dict` turns it
-into plain data. `reference.py` computes dx in one line; here each of its three paths is a step.
+An `Explanation` is a list of `Step`s, and `as_dict` turns it into plain data.
+`reference.py` computes dx in one line; here each of its three paths is a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,40 +18,12 @@ from truenorm.core.mask import Floats
 from truenorm.core.moments import Moments, ignore_floating_point_errors, tree_sum
 from truenorm.core.norm import Norm
 from truenorm.core.reference import forward, rstd_of
-
-Part = Literal["forward", "backward"]
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One line of the computation."""
-
-    part: Part
-    name: str
-    formula: str
-    values: NDArray[Any]
-    axes: tuple[str, ...]  # a name for each axis of values
-    invalid: NDArray[np.bool_] | None = None  # where the values belong to elements that are not valid
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, with None for values that are not valid or not finite."""
-        shown = np.isfinite(self.values)
-        if self.invalid is not None:
-            shown &= ~self.invalid
-        values = self.values.astype(object)
-        values[~shown] = None
-        return {
-            "part": self.part,
-            "name": self.name,
-            "formula": self.formula,
-            "axes": list(self.axes),
-            "shape": list(self.values.shape),
-            "values": values.tolist(),
-        }
+from truenorm.explanation.cells import INVALID
+from truenorm.explanation.step import Part, Step, StepByStep
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Explanation(StepByStep):
     """All steps of one normalization. Index it by name: `explanation["mean"]`."""
 
     norm: Norm
@@ -63,11 +35,22 @@ class Explanation:
     steps: tuple[Step, ...]
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by axis, or by several axes such as "b t"
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        for step in self.steps:
-            if step.name == name:
-                return step.values
-        raise KeyError(f"explain: no step {name!r}, only {', '.join(step.name for step in self.steps)}.")
+    @property
+    def headline(self) -> str:
+        """Which axes share a statistic."""
+        over = " and ".join(self.averaged)
+        each = f"one for each {' and '.join(self.kept)}" if self.kept else "one for all"
+        what = "mean and variance" if self.norm.center else "mean square"
+        return f"{self.norm!r} of {' x '.join(map(str, self.shape))} values: a {what} over {over}, {each}"
+
+    @property
+    def summary(self) -> str:
+        """Which positions are not valid."""
+        if not self.invalid:
+            return f"All {self.elements} elements are valid."
+        shown = ", ".join(str(list(index)) for index in self.invalid[:12]) + (", …" if len(self.invalid) > 12 else "")
+        count = "1 position is" if len(self.invalid) == 1 else f"{len(self.invalid)} positions are"
+        return f"{count} not valid and ignored (shown as {INVALID}): {shown}."
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -79,18 +62,6 @@ class Explanation:
             "invalid": [list(index) for index in self.invalid],
             "steps": [step.as_dict() for step in self.steps],
         }
-
-    def __str__(self) -> str:
-        from truenorm.explanation.text import as_text  # imported here, as rich is slow to load
-
-        return as_text(self)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from truenorm.explanation.html import as_html
-
-        return as_html(self)
 
 
 @ignore_floating_point_errors

@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from truenorm.explanation.cells import Cells, fitting_cells, headline, validity_line
+from truenorm.explanation.cells import Cells, fitting_cells
 
 if TYPE_CHECKING:
-    from truenorm.explanation.steps import Explanation
+    from truenorm.explanation.step import StepByStep
 
 
 class Screen(Console):
@@ -25,7 +25,7 @@ class Screen(Console):
         raise BrokenPipeError
 
 
-def as_text(explanation: Explanation) -> str:
+def as_text(explanation: StepByStep) -> str:
     """Plain text, without colours."""
     console = Console(width=120, no_color=True, force_terminal=False, highlight=False)
     with console.capture() as captured:
@@ -33,10 +33,10 @@ def as_text(explanation: Explanation) -> str:
     return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
 
 
-def show(explanation: Explanation, console: Console) -> None:
+def show(explanation: StepByStep, console: Console) -> None:
     """Print the steps, first forward, then backward."""
-    console.print(Text(headline(explanation), style="bold"))
-    console.print(Text(validity_line(explanation)))
+    console.print(Text(explanation.headline, style="bold"))
+    console.print(Text(explanation.summary))
     part = ""
     for step in explanation.steps:
         if step.part != part:
@@ -46,6 +46,8 @@ def show(explanation: Explanation, console: Console) -> None:
         console.print(Text.assemble((step.name, "bold cyan"), " = ", step.formula, (size, "dim")))
         cells = fitting_cells(step, explanation.labels, console.width - 2)
         console.print(Padding(table(cells), (0, 0, 0, 2), expand=False))
+        if step.check is not None:
+            console.print(Text(f"  {step.check}", style="dim"))
         console.print()
 
 
