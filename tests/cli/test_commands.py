@@ -37,6 +37,33 @@ def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
     return {step["name"]: np.array(step["values"], float) for step in json.loads(out)["steps"]}
 
 
+def test_given_statistics_are_used_instead_of_those_of_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    found = explained(capsys, "--example", "table", "--mean", "4,4,4", "--var", "2,2,2", "--eps", "0", "--ddof", "1")
+    assert "count" not in found
+    assert_allclose(found["var"], [2, 2, 2])
+    assert_allclose(found["y"], (examples.TABLE - 4) / np.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mean", "1,2,3"], "Give --mean and --var, or neither. See 'truenorm explain --help'."),
+        (["--var", "1,2,3"], "Give --mean and --var, or neither. See 'truenorm explain --help'."),
+        (
+            ["--mean", "1,2,3", "--var", "1,2"],
+            "--var: as many numbers as --mean, 3, got 2. See 'truenorm explain --help'.",
+        ),
+        (
+            ["--mean", "1,2,3", "--var", "1,2,-3"],
+            "--var: numbers >= 0, got 1,2,-3. See 'truenorm explain --help'.",
+        ),
+        (["--mean", "1,2", "--var", "1,2"], "moments must have the shape (3,) for this x, got (2,)."),
+    ],
+)
+def test_wrong_given_statistics(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert in_process(capsys, "explain", "--example", "table", *arguments) == (2, "", f"truenorm: {message}\n")
+
+
 FILES: dict[str, str | bytes] = {
     "words.csv": "1,2,3\n4,five,6\n",
     "gap.csv": "1,2,3\n4,,6\n",

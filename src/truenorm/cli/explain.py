@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import truenorm as tn
 from truenorm.cli import Command
 from truenorm.cli.numbers import NumberTable, parse_integers, parse_row, parse_table, read_table
+from truenorm.core.moments import Moments
 from truenorm.core.norm import EpsAt, Norm
 from truenorm.explanation import examples
 from truenorm.explanation.steps import Explanation
@@ -35,6 +36,7 @@ Examples:
   truenorm explain --example sentences
   truenorm explain --example network --words anna,otto --seed 3
   truenorm explain data.csv --norm layer --dy gradient.csv
+  truenorm explain --example table --mean 4,4,4 --var 2,2,2
   truenorm explain padded.csv --lengths 2,4 --json
   printf '1,2\\n3,4\\n' | truenorm explain - --pattern "[b] c" --dy "1,0;0,0"
 """,
@@ -56,6 +58,8 @@ Examples:
 )
 @click.option("--weight", help="One number for each column: 1,2,3.")
 @click.option("--bias", help="One number for each column: 0,0,1.")
+@click.option("--mean", help="Use this mean instead of that of the rows, as in evaluation: one number for each column.")
+@click.option("--var", help="The variance that goes with --mean.")
 @click.option("--dy", help="Gradient of the loss at the output, for the backward pass: a CSV file, or '1,0;0,1'.")
 @click.option("--words", help="For --example network: words to learn, with commas between them.")
 @click.option("--data", help="For --example network: a file with one word a line, or 'names'.")
@@ -76,6 +80,8 @@ def command(
     eps_at: EpsAt,
     weight: str | None,
     bias: str | None,
+    mean: str | None,
+    var: str | None,
     dy: str | None,
     as_json: bool,
     **of_network: Any,
@@ -99,7 +105,7 @@ def command(
         raise click.UsageError(f"--{next(iter(given))}: only with --example network.")
     if dy == "-" and example is None and file in (None, "-"):
         raise click.UsageError("Standard input can hold the input or --dy, not both.")
-    chosen = any(option is not None for option in (name, pattern, lengths, weight, bias, dy, groups))
+    chosen = any(option is not None for option in (name, pattern, lengths, weight, bias, mean, dy, groups))
     if example == "sentences" and file is None and not chosen:
         from truenorm.cli.comparison import show_comparison
 
@@ -121,6 +127,7 @@ def command(
         lengths=sequence_lengths,
         weight=None if weight is None else parse_row(weight, "--weight"),
         bias=None if bias is None else parse_row(bias, "--bias"),
+        moments=_given_moments(mean, var, norm),
         dy=None if dy is None else _sequences(_gradient(dy), sequence_lengths, "--dy"),
     )
     *leading, last = shown.steps[0].axes
@@ -174,6 +181,20 @@ def _sequences(values: NDArray[np.float64], lengths: NDArray[np.int64] | None, s
             "same size. Pad the shorter sequences with rows of zeros."
         )
     return values.reshape(len(lengths), -1, values.shape[1])
+
+
+def _given_moments(mean: str | None, var: str | None, norm: Norm) -> Moments | None:
+    """The statistics of --mean and --var."""
+    if mean is None and var is None:
+        return None
+    if mean is None or var is None:
+        raise click.UsageError("Give --mean and --var, or neither.")
+    means, variances = parse_row(mean, "--mean"), parse_row(var, "--var")
+    if means.shape != variances.shape:
+        raise click.UsageError(f"--var: as many numbers as --mean, {means.size}, got {variances.size}.")
+    if not (variances >= 0).all():
+        raise click.UsageError(f"--var: numbers >= 0, got {var}.")
+    return Moments.from_variance(means, variances, ddof=norm.ddof)
 
 
 def _gradient(dy: str) -> NDArray[np.float64]:

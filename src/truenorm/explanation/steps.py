@@ -168,7 +168,8 @@ def _forward_steps(recorder: _Recorder) -> None:
     recorder.elements("forward", "x", "the input", x)
     if out.masked.sample_weight is not None:
         recorder.elements("forward", "s", "the sample weights", out.masked.sample_weight)
-    recorder.statistics("forward", "count", unless_given("Σ s" if s else "number of valid elements"), out.moments.count)
+    if out.given is None:
+        recorder.statistics("forward", "count", "Σ s" if s else "number of valid elements", out.moments.count)
     if norm.center:
         recorder.statistics("forward", "mean", unless_given(f"Σ {s}x / count"), out.moments.mean)
         recorder.elements("forward", "x - mean", "each element minus its mean", x - mean)
