@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from runs import WORDS, always, contents, ignore_report, never, small_config
 from safetensors.numpy import save
 
 from truenorm.lab import checkpoint, run
+from truenorm.lab.directory import RunDirectory
 
 # ---- the same bits ----
 
@@ -85,25 +87,27 @@ def test_ctrl_c_saves_the_run_and_says_how_to_resume(words: Path, tmp_path: Path
     assert run.load(out).step > 0
 
 
-def test_an_incomplete_last_line_of_the_metrics_is_removed(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste', "utf-8")
-    checkpoint.truncate_metrics(path, 2)
-    assert path.read_text("utf-8") == '{"step": 1}\n{"step": 2}\n'
+def test_an_incomplete_last_line_of_the_metrics_is_removed() -> None:
+    lines = b'{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste'
+    assert checkpoint.lines_until(lines, 2, "metrics.jsonl") == b'{"step": 1}\n{"step": 2}\n'
+    assert checkpoint.lines_until(lines[:23], 2, "metrics.jsonl") == b'{"step": 1}\n{"step": 2}\n'
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: line 1 is damaged\. Delete it\."):
+        checkpoint.lines_until(b"x" + lines, 2, "metrics.jsonl")
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "result.json"
-    checkpoint.write_json(path, {"old": 1})
-
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        checkpoint.write_json(path, {"new": 2})
-    assert json.loads(path.read_text("utf-8")) == {"old": 1}
-    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+    with RunDirectory(tmp_path) as files:
+        files.lock()
+        files.write("result.json", b"old")
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left") as error:
+            files.write("result.json", b"new")
+    assert error.value.filename == str(tmp_path / "result.json")
+    assert (tmp_path / "result.json").read_bytes() == b"old"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["lock", "result.json"]
 
 
 # ---- errors ----
@@ -116,8 +120,10 @@ def test_runs_that_cannot_be_resumed(words: Path, tmp_path: Path) -> None:
         run.start(out, config, ignore_report, always)
     with pytest.raises(ValueError, match=r"run: already holds a run\. Pass --resume, or another --out\."):
         run.start(out, config, ignore_report, never)
-    with checkpoint.locked(out), pytest.raises(ValueError, match="another process works on this run"):
-        run.resume(out, ignore_report, never)
+    with RunDirectory(out) as other:
+        other.lock()
+        with pytest.raises(ValueError, match="another process works on this run"):
+            run.resume(out, ignore_report, never)
     words.write_text("\n".join([*WORDS, "ünal"]), "utf-8")
     with pytest.raises(ValueError, match="alphabet: the run was started without the character 'ü', got 'ünal'"):
         run.resume(out, ignore_report, never)
@@ -136,12 +142,13 @@ def test_runs_that_cannot_be_resumed(words: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the data changed since the run was started"):
         run.resume(out, ignore_report, never)
     words.write_text("\n".join(WORDS), "utf-8")
-    arrays, metadata = checkpoint.load(path)
+    arrays, metadata = checkpoint.decode(path.read_bytes(), "")
     for name in ("optimizer.mean", "parameter.embed.table", "running.norm1.var"):
-        checkpoint.save(path, {one: value for one, value in arrays.items() if one != name}, metadata)
+        rest = {one: value for one, value in arrays.items() if one != name}
+        path.write_bytes(checkpoint.encode(rest, metadata))
         with pytest.raises(ValueError, match=f"checkpoint: {name} is .* in this network, got nothing"):
             run.resume(out, ignore_report, never)
-        checkpoint.save(path, arrays | {name: arrays[name].astype(np.float16)}, metadata)
+        path.write_bytes(checkpoint.encode(arrays | {name: arrays[name].astype(np.float16)}, metadata))
         with pytest.raises(ValueError, match=f"checkpoint: {name} is .* in this network, got float16"):
             run.resume(out, ignore_report, never)
     path.write_bytes(whole)
@@ -163,7 +170,7 @@ def test_a_checkpoint_of_another_version_is_refused(words: Path, tmp_path: Path)
     with pytest.raises(run.Stopped):
         run.start(tmp_path / "run", small_config(words), ignore_report, always)
     path = tmp_path / "run" / "checkpoint.safetensors"
-    arrays, metadata = checkpoint.load(path)
+    arrays, metadata = checkpoint.decode(path.read_bytes(), "")
     for name, value in (
         ("first_inputs", 3),
         ("step", -1),
@@ -172,7 +179,7 @@ def test_a_checkpoint_of_another_version_is_refused(words: Path, tmp_path: Path)
         ("data", None),
     ):
         for changed in (metadata | {name: value}, {one: metadata[one] for one in metadata if one != name}):
-            checkpoint.save(path, arrays, changed)
+            path.write_bytes(checkpoint.encode(arrays, changed))
             with pytest.raises(ValueError, match=f"the checkpoint is not of this version of truenorm .'{name}"):
                 run.resume(tmp_path / "run", ignore_report, never)
 
@@ -213,3 +220,79 @@ def test_a_run_that_diverges_in_its_last_step_has_no_result(
             never,
         )
     assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_detected(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(run.Stopped):
+        run.start(out, small_config(words), ignore_report, always)
+    path = out / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    rng = np.random.default_rng(0)
+    places = np.concatenate([np.arange(100), rng.integers(0, header, 300), rng.integers(0, len(whole), 200)])
+    for place, bit in zip(places, rng.integers(0, 8, len(places)), strict=True):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << bit
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"checkpoint\.safetensors: [^\n]+ Start a new run\.$"):
+            run.load_words(out)
+    for length in (*range(0, 200, 7), *rng.integers(0, len(whole), 50)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(
+            ValueError, match=r"checkpoint\.safetensors: the checkpoint is damaged\. Start a new run\.$"
+        ):
+            run.load_words(out)
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(ValueError, match=r"checkpoint\.safetensors: the checkpoint is damaged\. Start a new run\.$"):
+        run.load_words(out)
+
+
+def test_a_forged_checkpoint_is_refused_in_one_line(words: Path, tmp_path: Path) -> None:
+    """A digest detects damage. It does not keep anybody from writing other content with a digest of its own."""
+    out = tmp_path / "run"
+    with pytest.raises(run.Stopped):
+        run.start(out, small_config(words), ignore_report, always)
+    path = out / "checkpoint.safetensors"
+    arrays, metadata = checkpoint.decode(path.read_bytes(), "")
+    other_names = {f"{name}x": value for name, value in metadata["first_inputs"].items()}
+    for changed, message in (
+        ({"step": 61}, "the checkpoint is at step 61, but the run has 60 steps. Start a new run."),
+        ({"step": 10**400}, "the checkpoint is not of this version of truenorm ('step' differs)."),
+        ({"mean_loss": [10**400, 1]}, "the checkpoint is not of this version of truenorm ('mean_loss.0' differs)."),
+        (
+            {"first_inputs": other_names},
+            "checkpoint: first_inputs has the layers ['linear1', 'output'] in this network, got "
+            "['linear1x', 'outputx'].",
+        ),
+        ({"running": {}}, "checkpoint: no running statistics of norm1. It belongs to another network."),
+    ):
+        path.write_bytes(checkpoint.encode(arrays, metadata | changed))
+        with pytest.raises(ValueError, match=re.escape(message) + "$"):
+            run.resume(out, ignore_report, never)
+    # A tensor of a type that NumPy does not have.
+    entry = json.dumps({"digest": checkpoint.NO_DIGEST, "metadata": metadata})
+    tensor = {"dtype": "F8_E5M2", "shape": [8], "data_offsets": [0, 8]}
+    header = json.dumps({"__metadata__": {checkpoint.FORMAT: entry}, "x": tensor}).encode()
+    forged = len(header).to_bytes(8, "little") + header + bytes(8)
+    zeros = checkpoint.NO_DIGEST.encode()
+    path.write_bytes(forged.replace(zeros, checkpoint._digest(forged, forged.index(zeros)).encode()))
+    with pytest.raises(ValueError, match="the checkpoint is damaged"):
+        run.resume(out, ignore_report, never)
+
+
+@pytest.mark.parametrize("number", [str(10**400), "NaN", "null", '"x"', "[]"])
+def test_a_result_with_other_values_is_refused(words: Path, tmp_path: Path, number: str) -> None:
+    out = tmp_path / "run"
+    result = run.start(out, small_config(words, steps=1), ignore_report, never)
+    path = out / "result.json"
+    whole = path.read_text("utf-8")
+    assert run.resume(out, ignore_report, never) == result
+    for old in (result["train"]["loss"], result["held_out"]["accuracy"], result["parameters"], result["steps"]):
+        changed = whole.replace(f": {old}", f": {number}", 1)
+        assert changed != whole
+        path.write_text(changed, "utf-8")
+        if number == "null" and old == result["held_out"]["accuracy"]:
+            continue  # a regression has none
+        with pytest.raises(ValueError, match=r"result\.json is damaged\. Delete it, and --resume writes it again\."):
+            run.resume(out, ignore_report, never)

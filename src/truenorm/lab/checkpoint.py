@@ -1,50 +1,29 @@
-"""The files of a run. They are replaced atomically: after a crash a file is complete, either old or new.
-
-    config.json             the options of the run
-    metrics.jsonl           one line for each report
-    checkpoint.safetensors  parameters, running statistics, optimizer state, step
-    result.json             written last, when the run is complete
-    lock                    held while a process works on the run
-
-Loading a file cannot run code: the formats are safetensors and JSON.
-"""
+"""The formats of a run's files, as bytes: JSON, JSON lines and safetensors. Decoding them cannot run code."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load as from_bytes
 from safetensors.numpy import save as to_bytes
 
 Array = NDArray[Any]
-FORMAT = "truenorm-lab-1"
+FORMAT = "truenorm-lab-2"
+NO_DIGEST = "0" * 64  # stands in the place of the digest while it is computed
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a temporary file, sync it, and rename it. If the disk is full, the old file stays."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+def encode_json(content: Any) -> bytes:
+    return (json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def write_json(path: Path, content: Any) -> None:
-    write_atomically(path, (json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n").encode())
+def encode_line(content: Any) -> bytes:
+    return f"{json.dumps(plain(content))}\n".encode()
 
 
 def plain(content: Any) -> Any:
@@ -60,83 +39,58 @@ def plain(content: Any) -> Any:
             return content
 
 
-def read_json(path: Path) -> Any:
+def decode_json(content: bytes, name: str) -> Any:
+    """The value in a file. `name` is that of the file, for messages."""
     try:
-        return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        problem = f"it has no {path.name}" if path.parent.is_dir() else "it does not exist"
-        raise ValueError(f"{path.parent}: not the directory of a run, {problem}.") from None
+        return json.loads(content)
     except (ValueError, RecursionError):
-        raise ValueError(f"{path}: damaged, not valid JSON.") from None
+        raise ValueError(f"{name}: damaged, not valid JSON.") from None
 
 
-def append_line(path: Path, line: str) -> None:
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # add the file name
-
-
-def save(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> None:
-    """Save arrays, and metadata that JSON can hold."""
-    # safetensors writes the buffer of an array as it is, so it must be contiguous.
-    content = {name: value.copy(order="C") for name, value in arrays.items()}
-    # A single entry, as safetensors writes entries in random order, and equal runs must have equal files.
-    header = {"metadata": metadata, "digest": _digest(content)}
-    write_atomically(path, to_bytes(content, {FORMAT: json.dumps(header)}))
-
-
-def _digest(arrays: Mapping[str, Array]) -> str:
-    """A hash of all arrays, to detect damaged files."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(name.encode())
-        digest.update(arrays[name].tobytes())
-    return digest.hexdigest()
-
-
-def load(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays and the metadata that `save` wrote."""
-    if not path.is_file():
-        raise ValueError(f"{path.parent}: the run has no checkpoint yet.")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            entries = file.metadata() or {}
-            if FORMAT not in entries:
-                raise ValueError(f"{path}: not a checkpoint of truenorm's lab.")
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            header = json.loads(entries[FORMAT])
-            if isinstance(header, dict) and header.get("digest") == _digest(arrays):
-                return arrays, header.get("metadata") or {}
-    except (SafetensorError, json.JSONDecodeError, RecursionError):
-        pass
-    raise ValueError(f"{path}: the checkpoint is damaged. Start a new run.")
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of a run. The operating system releases it, however the process ends."""
-    with (directory / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(
-                f"{directory}: another process works on this run. Wait for it, or choose another --out."
-            ) from None
-        yield
-
-
-def truncate_metrics(path: Path, step: int) -> None:
-    """Remove the reports after this step, which will be written again."""
-    if not path.exists():
-        return
-    kept, lines = [], path.read_bytes().splitlines(keepends=True)
+def lines_until(content: bytes, step: int, name: str) -> bytes:
+    """The lines of metrics up to this step, without the later ones, which will be written again."""
+    kept, lines = [], content.splitlines()
     for number, line in enumerate(lines, 1):
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(line)
+                kept.append(line + b"\n")
         except (ValueError, KeyError, TypeError, RecursionError):
             if number < len(lines):  # a killed process may leave an incomplete last line
-                raise ValueError(f"{path}: line {number} is damaged. Delete it.") from None
-    write_atomically(path, b"".join(kept))
+                raise ValueError(f"{name}: line {number} is damaged. Delete it.") from None
+    return b"".join(kept)
+
+
+def encode(arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> bytes:
+    """A safetensors file with arrays, and metadata that JSON can hold. It holds a digest of everything in it."""
+    # safetensors writes the buffer of an array as it is, so it must be contiguous.
+    content = {name: value.copy(order="C") for name, value in arrays.items()}
+    # A single entry, as safetensors writes entries in random order, and equal runs must have equal files.
+    file = to_bytes(content, {FORMAT: json.dumps({"digest": NO_DIGEST, "metadata": metadata})})
+    place = file.index(NO_DIGEST.encode())
+    return b"".join((file[:place], _digest(file, place).encode(), file[place + len(NO_DIGEST) :]))
+
+
+def _digest(file: bytes, place: int) -> str:
+    """A hash of the whole file, with NO_DIGEST in the place of the digest."""
+    view = memoryview(file)
+    digest = hashlib.sha256(view[:place])
+    digest.update(NO_DIGEST.encode())
+    digest.update(view[place + len(NO_DIGEST) :])
+    return digest.hexdigest()
+
+
+def decode(file: bytes, name: str) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays and the metadata that `encode` was given. `name` is that of the file, for messages."""
+    try:
+        # A safetensors file begins with the length of its header, in 8 bytes, and the header, which is JSON.
+        header = json.loads(file[8 : 8 + int.from_bytes(file[:8], "little")])
+        entry = header.get("__metadata__", {}).get(FORMAT)
+        if entry is not None:
+            saved = json.loads(entry)
+            if saved["digest"] == _digest(file, file.index(saved["digest"].encode())):
+                return from_bytes(file), saved["metadata"]
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
+        entry = ""
+    if entry is None:
+        raise ValueError(f"{name}: not a checkpoint of truenorm's lab, or one of another version. Start a new run.")
+    raise ValueError(f"{name}: the checkpoint is damaged. Start a new run.")

@@ -1,12 +1,11 @@
 """A run in a directory: start it, stop it at any time, resume it, finish it.
 
 Reports come at fixed steps, so that a run that was killed and resumed writes the same files as one that was never
-interrupted.
+interrupted. `directory.py` says what survives a crash.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -15,18 +14,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from truenorm.core.moments import ignore_floating_point_errors
 from truenorm.lab import checkpoint
 from truenorm.lab.config import Config
 from truenorm.lab.data import Alphabet
+from truenorm.lab.directory import METRICS, RunDirectory
 from truenorm.lab.networks import Network
 from truenorm.lab.training import TaskData, Trainer, make_character_network, prepare, restore_network
 
 REPORTS = 100  # in a run
 REPORT_EXAMPLES = 1024  # held-out examples that a report evaluates; the result evaluates all
+CONFIG, CHECKPOINT, RESULT = "config.json", "checkpoint.safetensors", "result.json"
 CHECKPOINT_SECONDS = 5.0  # between checkpoints, at least
+CHECKPOINT_SHARE = 0.1  # of the time, at most, is spent on them
 
 Report = dict[str, Any]
 
@@ -67,16 +69,17 @@ def start(
     # Before the directory is made: errors in the data, and batches that do not fit into memory, leave no directory.
     trainer = Trainer(config, prepare(config))
     trainer.batches[0]
-    directory.mkdir(parents=True, exist_ok=True)
-    with checkpoint.locked(directory):
-        if (directory / "config.json").exists():
+    with RunDirectory.create(directory) as files:
+        files.lock()
+        if files.holds(CONFIG):
             raise ValueError(f"{directory}: already holds a run. Pass --resume, or another --out.")
-        for name in ("metrics.jsonl", "checkpoint.safetensors", "result.json"):
-            if (directory / name).exists():
+        for name in (METRICS, CHECKPOINT, RESULT):
+            if files.holds(name):
                 raise ValueError(f"{directory}: already holds a {name}. Choose another --out.")
         on_start(trainer.data)
-        checkpoint.write_json(directory / "config.json", config.model_dump())
-        return _train(directory, trainer, _MeanLoss(), on_report, should_stop)
+        files.write(CONFIG, checkpoint.encode_json(config.model_dump()))
+        files.open_metrics(b"")
+        return _train(files, trainer, _MeanLoss(), on_report, should_stop)
 
 
 @ignore_floating_point_errors
@@ -87,31 +90,36 @@ def resume(
     on_start: Callable[[TaskData], None] = _ignore,
 ) -> Report:
     """Train the remaining steps of a run and return its result; of a complete run, only return the result."""
-    config = read_config(directory)
-    with checkpoint.locked(directory):
-        if (directory / "result.json").exists():
-            return _result(directory)
-        if (directory / "checkpoint.safetensors").exists():
-            trainer, loss = _load(directory, config)
+    with _open(directory) as files:
+        config = _config(files)
+        files.lock()
+        if files.holds(RESULT):
+            return _result(files)
+        if files.holds(CHECKPOINT):
+            trainer, loss = _load(files, config)
             done = trainer.step
         else:  # killed before the first checkpoint
             trainer, loss, done = Trainer(config, prepare(config)), _MeanLoss(), -1
+        metrics = files.read(METRICS) if files.holds(METRICS) else b""
+        metrics = checkpoint.lines_until(metrics, done, str(directory / METRICS))
         on_start(trainer.data)
-        checkpoint.truncate_metrics(directory / "metrics.jsonl", done)
-        return _train(directory, trainer, loss, on_report, should_stop)
+        files.open_metrics(metrics)
+        return _train(files, trainer, loss, on_report, should_stop)
 
 
 def load(directory: Path) -> Trainer:
     """The trainer of a run, restored from its last checkpoint. Reads the data."""
-    return _load(directory, read_config(directory))[0]
+    with _open(directory) as files:
+        return _load(files, _config(files))[0]
 
 
 def load_words(directory: Path) -> tuple[Config, Network, Alphabet]:
     """Config, network and alphabet of a run of --task words, from its last checkpoint. Does not read the data."""
-    config = read_config(directory)
-    if config.task != "words":
-        raise ValueError(f"{directory}: needs a run of --task words, got one of --task {config.task}.")
-    arrays, metadata = _checkpoint(directory, config)
+    with _open(directory) as files:
+        config = _config(files)
+        if config.task != "words":
+            raise ValueError(f"{directory}: needs a run of --task words, got one of --task {config.task}.")
+        arrays, metadata = _checkpoint(files, config)
     alphabet = Alphabet(tuple(metadata["alphabet"] or ()))
     network = make_character_network(config, alphabet, np.random.default_rng(0))
     restore_network(network, arrays, metadata)
@@ -119,93 +127,146 @@ def load_words(directory: Path) -> tuple[Config, Network, Alphabet]:
 
 
 def read_config(directory: Path) -> Config:
+    with _open(directory) as files:
+        return _config(files)
+
+
+def _open(directory: Path) -> RunDirectory:
     try:
-        return Config(**checkpoint.read_json(directory / "config.json"))
+        return RunDirectory(directory)
+    except FileNotFoundError:
+        raise ValueError(f"{directory}: not the directory of a run, it does not exist.") from None
+
+
+def _config(files: RunDirectory) -> Config:
+    try:
+        return Config(**checkpoint.decode_json(files.read(CONFIG), str(files.path / CONFIG)))
+    except FileNotFoundError:
+        raise ValueError(f"{files.path}: not the directory of a run, it has no {CONFIG}.") from None
     except (ValidationError, TypeError):
-        raise ValueError(f"{directory}: config.json is not of this version of truenorm.") from None
+        raise ValueError(f"{files.path}: {CONFIG} is not of this version of truenorm.") from None
+
+
+_Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class _Counts(BaseModel):
-    batches: int = Field(ge=0)
-    skipped: int = Field(ge=0)
+    batches: _Count
+    skipped: _Count
 
 
 class _Metadata(BaseModel):
     """What a checkpoint holds beside arrays."""
 
-    step: int = Field(ge=0)
+    step: _Count
     config: dict[str, Any]
     alphabet: list[str] | None
     data: str
     running: dict[str, _Counts]
     first_inputs: dict[str, tuple[float, float]] | None
-    mean_loss: tuple[float, Annotated[int, Field(ge=0)]]
+    mean_loss: tuple[float, _Count]
 
 
-def _checkpoint(directory: Path, config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    arrays, saved = checkpoint.load(directory / "checkpoint.safetensors")
+class _Metrics(BaseModel):
+    loss: FiniteFloat
+    accuracy: FiniteFloat | None
+    rmse: FiniteFloat | None = None
+
+
+class _Baseline(BaseModel):
+    loss: FiniteFloat
+    beaten: bool
+
+
+class _Result(BaseModel):
+    """What result.json holds."""
+
+    steps: _Count
+    train: _Metrics
+    held_out: _Metrics
+    baseline: _Baseline
+    parameters: _Count
+
+
+def _checkpoint(files: RunDirectory, config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        arrays, saved = checkpoint.decode(files.read(CHECKPOINT), str(files.path / CHECKPOINT))
+    except FileNotFoundError:
+        raise ValueError(f"{files.path}: the run has no checkpoint yet.") from None
     try:
         metadata = _Metadata.model_validate(saved).model_dump()
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise ValueError(
-            f"{directory}: the checkpoint is not of this version of truenorm ({where!r} differs)."
+            f"{files.path}: the checkpoint is not of this version of truenorm ({where!r} differs)."
         ) from None
     if metadata["config"] != config.model_dump():
-        raise ValueError(f"{directory}: the checkpoint belongs to another config.json.")
+        raise ValueError(f"{files.path}: the checkpoint belongs to another config.json.")
+    if metadata["step"] > config.steps:
+        raise ValueError(
+            f"{files.path}: the checkpoint is at step {metadata['step']}, but the run has {config.steps} steps. "
+            "Start a new run."
+        )
     return arrays, metadata
 
 
-def _load(directory: Path, config: Config) -> tuple[Trainer, _MeanLoss]:
-    arrays, metadata = _checkpoint(directory, config)
+def _load(files: RunDirectory, config: Config) -> tuple[Trainer, _MeanLoss]:
+    arrays, metadata = _checkpoint(files, config)
     alphabet = None if metadata["alphabet"] is None else Alphabet(tuple(metadata["alphabet"]))
     trainer = Trainer(config, prepare(config, alphabet))
     trainer.restore(arrays, metadata)
     return trainer, _MeanLoss(*metadata["mean_loss"])
 
 
-def _result(directory: Path) -> Report:
-    found = checkpoint.read_json(directory / "result.json")
+def _result(files: RunDirectory) -> Report:
+    found = checkpoint.decode_json(files.read(RESULT), str(files.path / RESULT))
     try:
-        for part in ("train", "held_out"):
-            float(found[part]["loss"]), found[part]["accuracy"]
-        int(found["steps"]), int(found["parameters"]), float(found["baseline"]["loss"]), found["baseline"]["beaten"]
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise ValueError(f"{directory}: result.json is damaged. Delete it, and --resume writes it again.") from None
-    return dict(found)
+        return _Result.model_validate(found).model_dump()
+    except ValidationError:
+        raise ValueError(f"{files.path}: {RESULT} is damaged. Delete it, and --resume writes it again.") from None
 
 
 def _train(
-    directory: Path,
+    files: RunDirectory,
     trainer: Trainer,
     mean_loss: _MeanLoss,
     on_report: Callable[[Report], None],
     should_stop: Callable[[], bool],
 ) -> Report:
-    config, saved = trainer.config, time.monotonic()
+    config = trainer.config
     every = max(1, config.steps // REPORTS)
+    next_save = time.monotonic() + CHECKPOINT_SECONDS
 
     def save() -> None:
+        nonlocal next_save
+        begin = time.monotonic()
         arrays, metadata = trainer.state()
         metadata["mean_loss"] = [mean_loss.total, mean_loss.count]
-        checkpoint.save(directory / "checkpoint.safetensors", arrays, metadata)
+        files.write(CHECKPOINT, checkpoint.encode(arrays, metadata))
+        end = time.monotonic()
+        next_save = end + max(CHECKPOINT_SECONDS, (end - begin) / CHECKPOINT_SHARE)
+
+    def stop_if_asked() -> None:
+        if should_stop():
+            raise Stopped(trainer.step)
 
     while trainer.step < config.steps:
         loss = trainer.train_step()
         _check_finite(trainer, loss)
         mean_loss.add(loss)
         if trainer.step % every == 0 or trainer.step == config.steps:
-            on_report(_report(directory, trainer, mean_loss))
+            on_report(_report(files, trainer, mean_loss))
             mean_loss = _MeanLoss()
-            if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                save()
-                saved = time.monotonic()
         if should_stop():
             save()
             raise Stopped(trainer.step)
-    train, held_out = trainer.evaluate(trainer.data.train), trainer.evaluate(trainer.data.held_out)
-    _check_finite(trainer, train.loss, held_out.loss)
+        if time.monotonic() > next_save:
+            save()
     save()
+    train, held_out = (
+        trainer.evaluate(examples, on_batch=stop_if_asked) for examples in (trainer.data.train, trainer.data.held_out)
+    )
+    _check_finite(trainer, train.loss, held_out.loss)
     baseline = trainer.data.baseline_loss()
     result = {
         "steps": trainer.step,
@@ -214,7 +275,7 @@ def _train(
         "baseline": {"loss": baseline, "beaten": held_out.loss < baseline},
         "parameters": trainer.network.flat_parameters.size,
     }
-    checkpoint.write_json(directory / "result.json", result)
+    files.write(RESULT, checkpoint.encode_json(result))
     return result
 
 
@@ -224,7 +285,7 @@ def _check_finite(trainer: Trainer, *losses: float) -> None:
             raise ValueError(f"step {trainer.step}: training diverged, the loss is {loss}. Choose a lower --lr.")
 
 
-def _report(directory: Path, trainer: Trainer, mean_loss: _MeanLoss) -> Report:
+def _report(files: RunDirectory, trainer: Trainer, mean_loss: _MeanLoss) -> Report:
     held_out = trainer.evaluate(trainer.data.held_out, REPORT_EXAMPLES)
     report: Report = {"step": trainer.step, "loss": mean_loss.total / mean_loss.count, "held_out": held_out.loss}
     if held_out.accuracy is not None:
@@ -232,5 +293,5 @@ def _report(directory: Path, trainer: Trainer, mean_loss: _MeanLoss) -> Report:
     if held_out.rmse is not None:
         report["rmse"] = held_out.rmse
     report["diagnostics"] = trainer.diagnostics()
-    checkpoint.append_line(directory / "metrics.jsonl", json.dumps(checkpoint.plain(report)))
+    files.append_metrics(checkpoint.encode_line(report))
     return report

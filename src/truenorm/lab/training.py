@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,7 @@ from truenorm.lab.data import (
     surnames,
 )
 from truenorm.lab.diagnostics import Diagnostics, Inputs, compute_diagnostics
-from truenorm.lab.layers import ForwardContext, Normalize, cross_entropy, squared_error
+from truenorm.lab.layers import ForwardContext, Linear, Normalize, cross_entropy, squared_error
 from truenorm.lab.networks import Network, character_mlp, sequence_classifier, table_network
 from truenorm.lab.optimizers import SGD, Adam, learning_rate
 
@@ -184,11 +185,18 @@ class Trainer:
         self.step += 1
         return loss
 
-    def evaluate(self, examples: Examples, limit: int | None = None) -> Metrics:
-        """Metrics in evaluation mode, over all examples or over `limit` evenly spaced ones."""
+    def evaluate(
+        self, examples: Examples, limit: int | None = None, on_batch: Callable[[], None] | None = None
+    ) -> Metrics:
+        """Metrics in evaluation mode, over all examples or over `limit` evenly spaced ones.
+
+        `on_batch` is called before each batch. It may raise, to interrupt an evaluation that takes long.
+        """
         total, correct, count = 0.0, 0, min(len(examples), limit or len(examples))
         rows = np.arange(count) * len(examples) // count
         for start in range(0, count, EVALUATION_BATCH):
+            if on_batch is not None:
+                on_batch()
             batch = examples.select(rows[start : start + EVALUATION_BATCH])
             y = self.network.forward(batch.x, ForwardContext(lengths=batch.lengths))
             total += self.loss(y, batch.targets)[0] * len(batch)
@@ -205,7 +213,7 @@ class Trainer:
         return found
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Arrays and metadata for `checkpoint.save`."""
+        """Arrays and metadata for `checkpoint.encode`."""
         arrays = {f"parameter.{name}": value for name, value in self.network.parameters.items()}
         arrays |= {f"optimizer.{name}": value for name, value in self.optimizer.state.items()}
         counts = {}
@@ -231,6 +239,12 @@ class Trainer:
         if metadata["data"] != self.data.fingerprint:
             raise ValueError(f"{self.config.data}: the data changed since the run was started. Start a new run.")
         restore_network(self.network, arrays, metadata)
+        linear = {name for name, layer in self.network.layers.items() if isinstance(layer, Linear)}
+        if metadata["first_inputs"] is not None and metadata["first_inputs"].keys() != linear:
+            raise ValueError(
+                f"checkpoint: first_inputs has the layers {sorted(linear)} in this network, "
+                f"got {sorted(metadata['first_inputs'])}."
+            )
         for name, value in self.optimizer.state.items():
             _copy_into(value, arrays, f"optimizer.{name}")
         self.step, self.first_inputs = metadata["step"], metadata["first_inputs"]
