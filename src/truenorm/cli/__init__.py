@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib
 import io
-import os
 import sys
 from collections.abc import Sequence
 
 import click
+
+from truenorm.cli.output import discard, lenient_streams
 
 # Each command is `command` in the module of its name. Its help is here, so that `truenorm --help` imports none.
 COMMANDS = {
@@ -70,6 +71,7 @@ def commands() -> None:
     """Normalization for neural networks that ignores padding."""
 
 
+@lenient_streams()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. Bad input ends with a one-line message and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = commands.main(given, prog_name="truenorm", standalone_mode=False)
     except BrokenPipeError:  # the reader of a pipe has closed it, as in `truenorm explain | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         sys.exit(0)
     except (click.Abort, KeyboardInterrupt):
         click.echo("truenorm: interrupted.", err=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any, get_args
 
 import click
@@ -19,6 +18,7 @@ from rich.table import Table
 
 from truenorm.cli import Command
 from truenorm.cli.diagnostics_table import diagnostics_table
+from truenorm.cli.signals import STOPPED, StopSignals
 from truenorm.lab import run
 from truenorm.lab.config import Config, Task, make_config
 from truenorm.lab.layers import StatisticsOver
@@ -117,23 +117,30 @@ def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
             f"--resume: takes no other options than --out and --watch, got --{next(iter(given)).replace('_', '-')}."
         )
     config = run.read_config(out) if resume else _config(given)
+    again = f"truenorm train --resume --out {shlex.quote(str(out))}"
+    stop = StopSignals(f"Stopped within a step. To continue from the last checkpoint: {again}")
+
+    def on_start(data: TaskData) -> None:
+        click.echo(f"{data.summary()}.", err=True)
+        stop.expect_steps()
+
     try:
-        with (watched if watch else progress)(config.steps) as on_report, stop_on_signals() as should_stop:
+        with stop, (watched if watch else progress)(config.steps) as on_report:
             if resume:
-                result = run.resume(out, on_report, should_stop, show_summary)
+                result = run.resume(out, on_report, stop.should_stop, on_start)
             else:
-                result = run.start(out, config, on_report, should_stop, show_summary)
+                result = run.start(out, config, on_report, stop.should_stop, on_start)
     except run.Stopped as stopped:
-        click.echo(
-            f"\nStopped and saved after step {stopped.step}. To continue: truenorm train --resume --out {out}", err=True
-        )
-        return 130
-    show_result(result, out, config)
+        click.echo(f"\nStopped and saved after step {stopped.step}. To continue: {again}", err=True)
+        return STOPPED
+    try:
+        show_result(result, out, config)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        problem = f"{error.strerror}. The run is complete, and its result is in {out}"
+        raise OSError(error.errno, problem, "standard output") from None
     return 0
-
-
-def show_summary(data: TaskData) -> None:
-    click.echo(f"{data.summary()}.", err=True)
 
 
 def _config(given: dict[str, Any]) -> Config:
@@ -163,27 +170,6 @@ def show_result(result: run.Report, out: Path, config: Config) -> None:
     click.echo(f"{result['steps']} steps, {result['parameters']} parameters. Saved in {out}.")
     if config.task == "words":
         click.echo(f"To generate words: truenorm sample {out}")
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C was pressed, so that a run stops between two steps.
-
-    A second Ctrl-C interrupts at once.
-    """
-    received: list[int] = []
-
-    def handle(number: int, _: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(received)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _StatusLine:

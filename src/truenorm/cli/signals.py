@@ -1,0 +1,88 @@
+"""Signals that stop a run: it is saved between two steps, and no step is waited for longer than a second."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SECONDS = 0.8  # that a step may take until its end
+STOPPED = 130  # exit code
+
+
+class StopSignals:
+    """Says whether Ctrl-C, SIGTERM or SIGHUP asked the run to stop.
+
+    Before `expect_steps`, there is nothing to save: a signal raises KeyboardInterrupt. After it, the run asks between
+    steps whether to stop. Python runs signal handlers in the main thread, and not while a NumPy function computes. So a
+    second thread ends the process if nobody asked for SECONDS: then the run continues from its last checkpoint.
+
+    A second signal interrupts, also while the run is saved. Signals of the first second count as one: a terminal and a
+    program that forwards signals may both send one.
+    """
+
+    def __init__(self, message: str) -> None:
+        self._message = message  # to print if the process is ended within a step
+        self._first: float | None = None  # when the first signal came
+        self._steps = False
+        self._noticed = threading.Event()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        # The operating system's handler writes the number of a signal to this pipe at once, in any thread.
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        for number in SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored: started by nohup
+                self._before[number] = signal.signal(number, self._handle)
+        self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._noticed.set()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self._writer)
+        self._thread.join()
+        os.close(self._reader)
+
+    def expect_steps(self) -> None:
+        """From now on the run asks between steps whether to stop."""
+        self._steps = True
+
+    def should_stop(self) -> bool:
+        if self._first is None:
+            return False
+        self._noticed.set()
+        return True
+
+    def _handle(self, _: int, __: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._first is None and self._steps:
+            self._first = now
+        elif self._first is None or now - self._first > 1:
+            raise KeyboardInterrupt
+
+    def _watch(self) -> None:
+        while number := os.read(self._reader, 1):
+            if number[0] in self._before:
+                break
+        else:
+            return
+        if not self._noticed.wait(SECONDS):
+            if sys.stderr is not None:
+                show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
+                message = self._message if self._steps else "truenorm: interrupted."
+                sys.stderr.write(f"{show_cursor}\n{message}\n")
+                sys.stderr.flush()
+            os._exit(STOPPED)

@@ -1,0 +1,110 @@
+"""Signals to a run: it is saved between two steps, and a step that takes long is not waited for."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from runs import contents, ignore_report, never, small_config
+
+from truenorm.cli.signals import SIGNALS, StopSignals
+from truenorm.lab import run
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_interrupts_before_the_first_step_and_stops_after_it(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(number)
+    with StopSignals("") as stop:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        assert not stop.should_stop()
+    with StopSignals("") as stop:
+        stop.expect_steps()
+        assert not stop.should_stop()
+        signal.raise_signal(number)
+        assert stop.should_stop()
+        signal.raise_signal(number)  # the same Ctrl-C, forwarded by another process
+        assert stop.should_stop()
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 2)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) == before
+
+
+def test_nohup_is_respected() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals("") as stop:
+            signal.raise_signal(signal.SIGHUP)
+            stop.expect_steps()
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.should_stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# A function in C that computes for minutes, during which Python runs no signal handlers.
+LONG = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
+
+
+@pytest.mark.parametrize("slow", ["run.prepare", "Trainer.train_step", "Trainer.evaluate"])
+def test_the_reaction_to_a_signal_takes_a_second(words: Path, tmp_path: Path, slow: str) -> None:
+    out = tmp_path / "run"
+    code = f"""
+import hashlib
+from truenorm.cli import main
+from truenorm.lab import run
+from truenorm.lab.training import Trainer
+def compute(*_, **__):
+    print("computing", flush=True)
+    {LONG}
+{slow} = compute
+main()
+"""
+    command = [sys.executable, "-c", code, "train", "--data", str(words), "--steps", "1", "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "computing\n"
+    sent = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, message = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 5  # a second, on a machine that is not busy
+    assert process.returncode == 130
+    again = f"truenorm train --resume --out {out}"
+    if slow == "run.prepare":
+        assert message.splitlines()[-1] == "truenorm: interrupted."
+        assert not out.exists()
+    else:
+        assert message.splitlines()[-1] == f"Stopped within a step. To continue from the last checkpoint: {again}"
+        assert run.resume(out, ignore_report, never)["steps"] == 1
+
+
+def test_a_run_can_be_stopped_in_its_last_evaluation(words: Path, tmp_path: Path) -> None:
+    config = small_config(words, steps=10)
+    run.start(tmp_path / "whole", config, ignore_report, never)
+    for after in (10, 11):
+        out, answers = tmp_path / f"run{after}", iter([False] * after + [True])
+        with pytest.raises(run.Stopped, match="stopped and saved after step 10"):
+            run.start(out, config, ignore_report, answers.__next__)
+        assert not (out / "result.json").exists()
+        run.resume(out, ignore_report, never)
+        assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_checkpoints_are_also_saved_between_reports(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(run, "CHECKPOINT_SHARE", 1e9)
+
+    def crash(_: run.Report) -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run.start(tmp_path / "run", small_config(words, steps=1000), crash, never)
+    assert run.load(tmp_path / "run").step == 9
