@@ -217,6 +217,30 @@ def test_an_older_page_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture
     assert file.read_text("utf-8") == page.assemble()
 
 
+def test_a_file_keeps_its_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "page.html"
+    assert run(capsys, str(file), "--no-open")[0] == 0
+    usual = tmp_path / "usual"
+    usual.touch()
+    assert file.stat().st_mode == usual.stat().st_mode
+    for mode in (0o600, 0o664, 0o755):
+        file.chmod(mode)
+        assert run(capsys, str(file), "--no-open")[0] == 0
+        assert file.stat().st_mode & 0o7777 == mode
+
+
+def test_an_empty_name_is_not_the_current_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "", "--no-open") == (
+        2,
+        "",
+        "truenorm: PATH: must be the name of a file or a directory, got ''. See 'truenorm page --help'.\n",
+    )
+    assert os.listdir(tmp_path) == []
+
+
 def test_what_somebody_else_wrote_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("mine")

@@ -25,6 +25,8 @@ def command(path: str, no_open: bool) -> None:
     Writes one HTML file to PATH, or truenorm.html if PATH is a directory, and opens it in a browser. The file needs no
     server and no network.
     """
+    if not path:
+        raise click.UsageError("PATH: must be the name of a file or a directory, got ''.")
     target = Path(path, NAME) if Path(path).is_dir() or path.endswith(("/", os.sep)) else Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(ENOENT, "there is no such directory", str(target.parent))

@@ -28,6 +28,8 @@ from errno import EEXIST
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from secrets import token_hex
+from stat import S_IMODE
 
 TITLE = "<title>Normalization, number by number</title>"
 
@@ -82,13 +84,16 @@ def assemble(texts: Mapping[str, str] | None = None) -> str:
 
 
 def write(path: str | os.PathLike[str]) -> Path:
-    """Write the page to this file, whole or not at all. A link stays one: its target is written."""
+    """Write the page to this file, whole or not at all. A link stays one: its target is written, and keeps its mode."""
     target, page = Path(path).resolve(), assemble()
     if target.exists() and not target.is_file():
         raise OSError(EEXIST, "not an ordinary file", str(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".{target.name}.{token_hex(8)}")
     try:
-        temporary.write_text(page, "utf-8", newline="\n")
+        with temporary.open("x", encoding="utf-8", newline="\n") as file:  # x: not through a link
+            file.write(page)
+            if target.exists():
+                os.fchmod(file.fileno(), S_IMODE(target.stat().st_mode))
         temporary.replace(target)
     except OSError as error:  # name the file that was asked for, not the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from None
