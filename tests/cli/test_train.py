@@ -63,6 +63,22 @@ def test_bad_input_is_one_line_and_leaves_no_directory(
         assert not (tmp_path / "run").exists()
 
 
+def test_an_empty_name_is_not_the_current_directory(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for arguments in (["--data", str(words)], ["--resume"]):
+        assert error_of(capsys, "train", *arguments, "--out", "") == (
+            "truenorm: Invalid value for '--out': must be the name of a directory, got ''. "
+            "See 'truenorm train --help'.\n"
+        )
+    assert error_of(capsys, "train", "--data", "", "--out", "run") == (
+        "truenorm: --data: must be the name of a file, names or surnames, got ''. See 'truenorm train --help'.\n"
+    )
+    assert list(Path().iterdir()) == []
+
+
 def test_training_that_diverges_says_so(words: Path, tmp_path: Path) -> None:
     options = ["--lr", "1e30", "--norm", "none", "--activation", "relu", "--out", str(tmp_path / "run")]
     command = [sys.executable, "-m", "truenorm", "train", "--data", str(words), *options]

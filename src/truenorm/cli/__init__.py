@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
 from collections.abc import Sequence
 
 import click
 
-from truenorm.cli.output import discard, lenient_streams
+from truenorm.cli.output import lenient_streams
 
 # Each command is `command` in the module of its name. Its help is here, so that `truenorm --help` imports none.
 COMMANDS = {
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = commands.main(given, prog_name="truenorm", standalone_mode=False)
     except BrokenPipeError:  # the reader of a pipe has closed it, as in `truenorm explain | head`
-        discard(sys.stdout)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (click.Abort, KeyboardInterrupt):
         click.echo("truenorm: interrupted.", err=True)

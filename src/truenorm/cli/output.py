@@ -86,7 +86,7 @@ def lenient_streams() -> Iterator[None]:
             try:
                 sys.stdout.flush()
             except OSError:
-                discard(sys.stdout)
+                _discard(sys.stdout)
         raise
     finally:
         sys.stderr = before
@@ -94,7 +94,7 @@ def lenient_streams() -> Iterator[None]:
             lenient.close()
 
 
-def discard(stream: TextIO) -> None:
+def _discard(stream: TextIO) -> None:
     """Send what is left in the buffer of a stream, and all that follows, to the null device."""
     with suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)

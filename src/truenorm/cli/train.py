@@ -29,6 +29,15 @@ from truenorm.lab.training import TaskData
 Reporter = Callable[[run.Report], None]
 
 
+class _Directory(click.Path):
+    """A directory. An empty name is refused: it would be the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("must be the name of a directory, got ''.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _choice(of: Any) -> click.Choice[str]:
     return click.Choice(get_args(of))
 
@@ -55,7 +64,7 @@ activation's outputs where its gradient vanishes; update: the size of a step rel
 from those of the last batch. metrics.jsonl holds the same numbers.
 """,
 )
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Directory of the run.")
+@click.option("--out", type=_Directory(file_okay=False, path_type=Path), required=True, help="Directory of the run.")
 @click.option(
     "--resume", is_flag=True, help="Continue the run in --out with its own options. Only --watch may be added."
 )
@@ -145,6 +154,8 @@ def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
 
 def _config(given: dict[str, Any]) -> Config:
     """The configuration, with an absolute path to the data: a run can be resumed from another directory."""
+    if given.get("data") == "":
+        raise click.UsageError("--data: must be the name of a file, names or surnames, got ''.")
     if given.get("data") not in (None, "names", "surnames"):
         given |= {"data": str(Path(given["data"]).absolute())}
     return make_config(given)
