@@ -76,7 +76,9 @@ def lenient_streams() -> Iterator[None]:
     """Make standard error lenient. Errors of standard output are raised, but only once: not again at exit."""
     _open_closed_descriptors()
     before = sys.stderr
-    lenient = LenientStream(before) if _is_file(before) else None
+    lenient = None
+    with suppress(RuntimeError):  # no thread can be started
+        lenient = LenientStream(before) if _is_file(before) else None
     if lenient is not None:
         sys.stderr = cast(TextIO, lenient)
     try:

@@ -137,6 +137,7 @@ class RunDirectory:
                     os.unlink(temporary, dir_fd=self._directory)
                 raise
         except OSError as error:
+            self._check_own()  # in a deleted directory no file can be made
             raise self._named(error, name) from None
         return file
 
