@@ -47,27 +47,16 @@ def decode_json(content: bytes, name: str) -> Any:
         raise ValueError(f"{name}: damaged, not valid JSON.") from None
 
 
-def lines_until(content: bytes, step: int, name: str) -> bytes:
-    """The lines of metrics up to this step, without the later ones, which will be written again."""
-    kept, lines = [], content.splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + b"\n")
-        except (ValueError, KeyError, TypeError, RecursionError):
-            if number < len(lines):  # a killed process may leave an incomplete last line
-                raise ValueError(f"{name}: line {number} is damaged. Delete it.") from None
-    return b"".join(kept)
-
-
-def encode(arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> bytes:
-    """A safetensors file with arrays, and metadata that JSON can hold. It holds a digest of everything in it."""
-    # safetensors writes the buffer of an array as it is, so it must be contiguous.
-    content = {name: value.copy(order="C") for name, value in arrays.items()}
-    # A single entry, as safetensors writes entries in random order, and equal runs must have equal files.
-    file = to_bytes(content, {FORMAT: json.dumps({"digest": NO_DIGEST, "metadata": metadata})})
+def seal(file: bytes) -> bytes:
+    """Replace NO_DIGEST, which stands in this file, by a digest of the whole file."""
     place = file.index(NO_DIGEST.encode())
     return b"".join((file[:place], _digest(file, place).encode(), file[place + len(NO_DIGEST) :]))
+
+
+def is_intact(file: bytes, digest: Any) -> bool:
+    """Whether `seal` wrote this file, with this digest in it."""
+    place = file.find(digest.encode()) if isinstance(digest, str) else -1
+    return place >= 0 and digest == _digest(file, place)
 
 
 def _digest(file: bytes, place: int) -> str:
@@ -79,6 +68,14 @@ def _digest(file: bytes, place: int) -> str:
     return digest.hexdigest()
 
 
+def encode(arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> bytes:
+    """A safetensors file with arrays, and metadata that JSON can hold. It holds a digest of everything in it."""
+    # safetensors writes the buffer of an array as it is, so it must be contiguous.
+    content = {name: value.copy(order="C") for name, value in arrays.items()}
+    # A single entry, as safetensors writes entries in random order, and equal runs must have equal files.
+    return seal(to_bytes(content, {FORMAT: json.dumps({"digest": NO_DIGEST, "metadata": metadata})}))
+
+
 def decode(file: bytes, name: str) -> tuple[dict[str, Array], dict[str, Any]]:
     """The arrays and the metadata that `encode` was given. `name` is that of the file, for messages."""
     try:
@@ -87,7 +84,7 @@ def decode(file: bytes, name: str) -> tuple[dict[str, Array], dict[str, Any]]:
         entry = header.get("__metadata__", {}).get(FORMAT)
         if entry is not None:
             saved = json.loads(entry)
-            if saved["digest"] == _digest(file, file.index(saved["digest"].encode())):
+            if is_intact(file, saved["digest"]):
                 return from_bytes(file), saved["metadata"]
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         entry = ""

@@ -13,13 +13,14 @@ A directory may come from somebody else, and it may be deleted or used again whi
   crash it is complete, either old or new.
 * Before each write the process checks that the directory, the lock and the metrics are still its own.
 * A file is on the disk before a newer one replaces it: after a power failure the metrics reach at least to the step of
-  the checkpoint. Metrics after the last checkpoint may be lost, and are written again when the run is resumed.
+  the checkpoint. The checkpoint holds their size and hash; what follows is written again when the run is resumed.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import stat
 from contextlib import suppress
@@ -94,8 +95,25 @@ class RunDirectory:
     def open_metrics(self, content: bytes) -> None:
         """Replace the metrics by this content and keep the file open, for `append_metrics`."""
         self._own[METRICS] = self._replace(METRICS, content)
+        self._metrics_size, self._metrics_hash = len(content), hashlib.sha256(content)
+
+    def metrics_written(self) -> tuple[int, str]:
+        """Size and hash of the metrics, for `read_metrics`."""
+        return self._metrics_size, self._metrics_hash.hexdigest()
+
+    def read_metrics(self, size: int, digest: str) -> bytes:
+        """The metrics up to this size. What follows is dropped: it was written after the checkpoint."""
+        content = self.read(METRICS)[:size] if self.holds(METRICS) else b""
+        if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError(
+                f"{self.path / METRICS}: damaged, it does not hold the {size} bytes that were written before the "
+                "checkpoint. Start a new run."
+            )
+        return content
 
     def append_metrics(self, line: bytes) -> None:
+        self._metrics_size += len(line)
+        self._metrics_hash.update(line)
         self._check_own()
         try:
             _write_all(self._own[METRICS], line)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,12 +97,10 @@ def resume(
         if files.holds(RESULT):
             return _result(files)
         if files.holds(CHECKPOINT):
-            trainer, loss = _load(files, config)
-            done = trainer.step
+            trainer, metadata = _load(files, config)
+            loss, metrics = _MeanLoss(*metadata["mean_loss"]), files.read_metrics(*metadata["metrics"])
         else:  # killed before the first checkpoint
-            trainer, loss, done = Trainer(config, prepare(config)), _MeanLoss(), -1
-        metrics = files.read(METRICS) if files.holds(METRICS) else b""
-        metrics = checkpoint.lines_until(metrics, done, str(directory / METRICS))
+            trainer, loss, metrics = Trainer(config, prepare(config)), _MeanLoss(), b""
         on_start(trainer.data)
         files.open_metrics(metrics)
         return _train(files, trainer, loss, on_report, should_stop)
@@ -165,6 +164,7 @@ class _Metadata(BaseModel):
     running: dict[str, _Counts]
     first_inputs: dict[str, tuple[float, float]] | None
     mean_loss: tuple[float, _Count]
+    metrics: tuple[_Count, str]
 
 
 class _Metrics(BaseModel):
@@ -210,20 +210,22 @@ def _checkpoint(files: RunDirectory, config: Config) -> tuple[dict[str, Any], di
     return arrays, metadata
 
 
-def _load(files: RunDirectory, config: Config) -> tuple[Trainer, _MeanLoss]:
+def _load(files: RunDirectory, config: Config) -> tuple[Trainer, dict[str, Any]]:
+    """The trainer at the last checkpoint, and the checkpoint's metadata."""
     arrays, metadata = _checkpoint(files, config)
     alphabet = None if metadata["alphabet"] is None else Alphabet(tuple(metadata["alphabet"]))
     trainer = Trainer(config, prepare(config, alphabet))
     trainer.restore(arrays, metadata)
-    return trainer, _MeanLoss(*metadata["mean_loss"])
+    return trainer, metadata
 
 
 def _result(files: RunDirectory) -> Report:
-    found = checkpoint.decode_json(files.read(RESULT), str(files.path / RESULT))
-    try:
-        return _Result.model_validate(found).model_dump()
-    except ValidationError:
-        raise ValueError(f"{files.path}: {RESULT} is damaged. Delete it, and --resume writes it again.") from None
+    file = files.read(RESULT)
+    found = checkpoint.decode_json(file, str(files.path / RESULT))
+    if isinstance(found, dict) and checkpoint.is_intact(file, found.get("digest")):
+        with suppress(ValidationError):
+            return _Result.model_validate(found).model_dump()
+    raise ValueError(f"{files.path}: {RESULT} is damaged. Delete it, and --resume writes it again.")
 
 
 def _train(
@@ -242,6 +244,7 @@ def _train(
         begin = time.monotonic()
         arrays, metadata = trainer.state()
         metadata["mean_loss"] = [mean_loss.total, mean_loss.count]
+        metadata["metrics"] = files.metrics_written()
         files.write(CHECKPOINT, checkpoint.encode(arrays, metadata))
         end = time.monotonic()
         next_save = end + max(CHECKPOINT_SECONDS, (end - begin) / CHECKPOINT_SHARE)
@@ -275,7 +278,7 @@ def _train(
         "baseline": {"loss": baseline, "beaten": held_out.loss < baseline},
         "parameters": trainer.network.flat_parameters.size,
     }
-    files.write(RESULT, checkpoint.encode_json(result))
+    files.write(RESULT, checkpoint.seal(checkpoint.encode_json({"digest": checkpoint.NO_DIGEST, **result})))
     return result
 
 
