@@ -294,6 +294,9 @@ def test_a_forged_checkpoint_is_refused_in_one_line(words: Path, tmp_path: Path)
         run.resume(out, ignore_report, never)
 
 
+DAMAGED_RESULT = "result.json is damaged or of another run. Delete it, and --resume writes it again."
+
+
 def test_a_damaged_result_is_refused(words: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = run.start(out, small_config(words, steps=1), ignore_report, never)
@@ -304,8 +307,14 @@ def test_a_damaged_result_is_refused(words: Path, tmp_path: Path) -> None:
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"result\.json(: damaged, not valid JSON\.| is damaged\. Delete it)"):
+        with pytest.raises(
+            ValueError, match=r"result\.json(: damaged, not valid JSON\.| is damaged or of another run\.)"
+        ):
             run.resume(out, ignore_report, never)
+    run.start(tmp_path / "other", small_config(words, steps=1, seed=1), ignore_report, never)
+    shutil.copy(tmp_path / "other" / "result.json", path)
+    with pytest.raises(ValueError, match=re.escape(DAMAGED_RESULT)):
+        run.resume(out, ignore_report, never)
     path.unlink()
     assert run.resume(out, ignore_report, never) == result
     assert path.read_bytes() == whole
@@ -319,6 +328,7 @@ def test_a_forged_result_is_refused_in_one_line(words: Path, tmp_path: Path, num
     for old in (result["train"]["loss"], result["held_out"]["accuracy"], result["parameters"], result["steps"]):
         changed = whole.replace(f": {old}", f": {number}", 1)
         assert changed != whole
-        (out / "result.json").write_bytes(checkpoint.seal(changed.encode()))
-        with pytest.raises(ValueError, match=r"result\.json is damaged\. Delete it, and --resume writes it again\."):
+        forged = checkpoint.seal(changed.encode(), (out / "config.json").read_bytes())
+        (out / "result.json").write_bytes(forged)
+        with pytest.raises(ValueError, match=re.escape(DAMAGED_RESULT)):
             run.resume(out, ignore_report, never)

@@ -47,24 +47,25 @@ def decode_json(content: bytes, name: str) -> Any:
         raise ValueError(f"{name}: damaged, not valid JSON.") from None
 
 
-def seal(file: bytes) -> bytes:
-    """Replace NO_DIGEST, which stands in this file, by a digest of the whole file."""
+def seal(file: bytes, belongs_to: bytes = b"") -> bytes:
+    """Replace NO_DIGEST, which stands in this file, by a digest of the whole file and of what it belongs to."""
     place = file.index(NO_DIGEST.encode())
-    return b"".join((file[:place], _digest(file, place).encode(), file[place + len(NO_DIGEST) :]))
+    return b"".join((file[:place], _digest(file, place, belongs_to).encode(), file[place + len(NO_DIGEST) :]))
 
 
-def is_intact(file: bytes, digest: Any) -> bool:
+def is_intact(file: bytes, digest: Any, belongs_to: bytes = b"") -> bool:
     """Whether `seal` wrote this file, with this digest in it."""
     place = file.find(digest.encode()) if isinstance(digest, str) else -1
-    return place >= 0 and digest == _digest(file, place)
+    return place >= 0 and digest == _digest(file, place, belongs_to)
 
 
-def _digest(file: bytes, place: int) -> str:
-    """A hash of the whole file, with NO_DIGEST in the place of the digest."""
+def _digest(file: bytes, place: int, belongs_to: bytes) -> str:
+    """A hash of the whole file, with NO_DIGEST in the place of the digest, and of what it belongs to."""
     view = memoryview(file)
     digest = hashlib.sha256(view[:place])
     digest.update(NO_DIGEST.encode())
     digest.update(view[place + len(NO_DIGEST) :])
+    digest.update(belongs_to)
     return digest.hexdigest()
 
 

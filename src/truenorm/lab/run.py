@@ -78,7 +78,7 @@ def start(
             if files.holds(name):
                 raise ValueError(f"{directory}: already holds a {name}. Choose another --out.")
         on_start(trainer.data)
-        files.write(CONFIG, checkpoint.encode_json(config.model_dump()))
+        files.write(CONFIG, _encoded(config))
         files.open_metrics(b"")
         return _train(files, trainer, _MeanLoss(), on_report, should_stop)
 
@@ -95,7 +95,7 @@ def resume(
         config = _config(files)
         files.lock()
         if files.holds(RESULT):
-            return _result(files)
+            return _result(files, config)
         if files.holds(CHECKPOINT):
             trainer, metadata = _load(files, config)
             loss, metrics = _MeanLoss(*metadata["mean_loss"]), files.read_metrics(*metadata["metrics"])
@@ -144,6 +144,10 @@ def _config(files: RunDirectory) -> Config:
         raise ValueError(f"{files.path}: not the directory of a run, it has no {CONFIG}.") from None
     except (ValidationError, TypeError):
         raise ValueError(f"{files.path}: {CONFIG} is not of this version of truenorm.") from None
+
+
+def _encoded(config: Config) -> bytes:
+    return checkpoint.encode_json(config.model_dump())
 
 
 _Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -219,13 +223,13 @@ def _load(files: RunDirectory, config: Config) -> tuple[Trainer, dict[str, Any]]
     return trainer, metadata
 
 
-def _result(files: RunDirectory) -> Report:
+def _result(files: RunDirectory, config: Config) -> Report:
     file = files.read(RESULT)
     found = checkpoint.decode_json(file, str(files.path / RESULT))
-    if isinstance(found, dict) and checkpoint.is_intact(file, found.get("digest")):
+    if isinstance(found, dict) and checkpoint.is_intact(file, found.get("digest"), _encoded(config)):
         with suppress(ValidationError):
             return _Result.model_validate(found).model_dump()
-    raise ValueError(f"{files.path}: {RESULT} is damaged. Delete it, and --resume writes it again.")
+    raise ValueError(f"{files.path}: {RESULT} is damaged or of another run. Delete it, and --resume writes it again.")
 
 
 def _train(
@@ -278,7 +282,8 @@ def _train(
         "baseline": {"loss": baseline, "beaten": held_out.loss < baseline},
         "parameters": trainer.network.flat_parameters.size,
     }
-    files.write(RESULT, checkpoint.seal(checkpoint.encode_json({"digest": checkpoint.NO_DIGEST, **result})))
+    file = checkpoint.encode_json({"digest": checkpoint.NO_DIGEST, **result})
+    files.write(RESULT, checkpoint.seal(file, _encoded(config)))
     return result
 
 
