@@ -69,10 +69,10 @@ def command(words: Path, out: Path, *more: str) -> list[str]:
     [
         (full_device, ()),
         (closed_pipe, ("--watch",)),
-        (unread_terminal, ("--watch",)),
+        (full_pipe, ()),
         pytest.param(closed_pipe, (), marks=pytest.mark.slow),
         pytest.param(full_device, ("--watch",), marks=pytest.mark.slow),
-        pytest.param(full_pipe, (), marks=pytest.mark.slow),
+        pytest.param(unread_terminal, ("--watch",), marks=pytest.mark.slow),
         pytest.param(full_pipe, ("--watch",), marks=pytest.mark.slow),
         pytest.param(closed_terminal, (), marks=pytest.mark.slow),
         pytest.param(closed_terminal, ("--watch",), marks=pytest.mark.slow),
@@ -91,7 +91,7 @@ def test_a_run_goes_on_if_its_progress_cannot_be_printed(
     assert (tmp_path / "run" / "result.json").exists()
 
 
-@pytest.mark.parametrize("redirections", ["2>&1 | head -1", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("redirections", ["2>&1 | head -1", pytest.param(">&- 2>&- <&-", marks=pytest.mark.slow)])
 def test_a_run_goes_on_after_a_pipe_or_a_stream_was_closed(words: Path, tmp_path: Path, redirections: str) -> None:
     line = f'"$@" {redirections}'
     done = subprocess.run(
