@@ -73,6 +73,8 @@ FILES: dict[str, str | bytes] = {
     "names.csv": "a,b\n",
     "half.csv": "a,2\n3,4\n",
     "latin.csv": b"caf\xe9,2\n",
+    "zero.csv": b"1,2\n\0,3\n",
+    "wide.csv": "1,2\n" + "3" * 140_000 + ",4\n",
     "fine.csv": "1,2,3\n4,5,6\n7,8,8\n",
 }
 
@@ -85,6 +87,8 @@ ERRORS = [
     (["blank.csv"], "blank.csv: needs at least one line of numbers, got none. Separate the numbers by commas."),
     (["names.csv"], "names.csv: needs lines of numbers below the column names a, b, got none."),
     (["latin.csv"], "latin.csv: must be UTF-8 text, got byte 0xe9 at 3."),
+    (["zero.csv"], "zero.csv: must be UTF-8 text, got byte 0x00 at 4."),
+    (["wide.csv"], "wide.csv, line 2: cannot be read as CSV (field larger than field limit (131072))."),
     (["missing.csv"], "missing.csv: No such file or directory."),
     (["."], ".: Is a directory."),
     (["fine.csv", "--example", "table"], "Give a file or --example, not both. See 'truenorm explain --help'."),
@@ -132,6 +136,8 @@ ERRORS = [
         "If x was cropped or strided, pass the lengths after that.",
     ),
     (["fine.csv", "--lengths", "1.5"], "--lengths: needs integers separated by commas, got '1.5'."),
+    (["fine.csv", "--lengths", "1e30"], "--lengths: needs integers separated by commas, got '1e30'."),
+    (["fine.csv", "--lengths", "nan"], "--lengths: needs integers separated by commas, got 'nan'."),
     (["fine.csv", "--weight", "1,x"], "--weight: needs numbers separated by commas, got 'x' as number 2."),
     (["fine.csv", "--weight", "1,2"], "weight must have the shape (3,) for this x, got (2,)."),
     (["fine.csv", "--dy", "1,0"], "dy must have the shape of x, (3, 3), got (1, 2)."),
@@ -299,6 +305,19 @@ def test_numbers_may_be_separated_by_spaces(capsys: pytest.CaptureFixture[str], 
     file = tmp_path / "spaces.txt"
     file.write_text("1  2 \n 3 5\n")
     assert_allclose(explained(capsys, str(file))["x"], [[1, 2], [3, 5]])
+
+
+def test_lines_may_end_with_carriage_returns(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "returns.csv"
+    file.write_bytes(b"a,b\r1,2\r3,5\r")
+    assert_allclose(explained(capsys, str(file))["x"], [[1, 2], [3, 5]])
+
+
+def test_a_gradient_may_be_longer_than_a_file_name(capsys: pytest.CaptureFixture[str]) -> None:
+    zeros = ",".join(["0." + "0" * 100] * 3)
+    gradient = f"1,0,0;{zeros};{zeros};{zeros};0,0,1"
+    short = explained(capsys, "--example", "table", "--dy", "1,0,0;0,0,0;0,0,0;0,0,0;0,0,1")
+    assert_allclose(explained(capsys, "--example", "table", "--dy", gradient)["dx"], short["dx"])
 
 
 def test_env_says_so_where_the_native_part_was_not_built(

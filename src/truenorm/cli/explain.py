@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from truenorm.cli.numbers import NumberTable, parse_integers, parse_row, parse_t
 from truenorm.core.moments import Moments
 from truenorm.core.norm import EpsAt, Norm
 from truenorm.explanation import examples
+from truenorm.explanation.printable import printable
 from truenorm.explanation.steps import Explanation
 
 if TYPE_CHECKING:
@@ -153,7 +155,7 @@ def _input(file: str | None, example: Example | None) -> tuple[NumberTable, tupl
         return NumberTable(examples.TABLE, examples.TABLE_COLUMNS), ()
     if example == "sentences":
         return NumberTable(examples.SENTENCES.reshape(-1, 3), ()), examples.TOKENS
-    if file is None and sys.stdin.isatty():
+    if file is None and sys.stdin is not None and sys.stdin.isatty():
         raise click.UsageError("Give a CSV file, - for standard input, or --example table.")
     return read_table(file or "-"), ()
 
@@ -199,7 +201,7 @@ def _given_moments(mean: str | None, var: str | None, norm: Norm) -> Moments | N
 
 def _gradient(dy: str) -> NDArray[np.float64]:
     """From a CSV file, or from the option itself: '1,0;0,1'."""
-    if Path(dy).exists() or dy == "-":
+    if dy == "-" or os.path.exists(dy):  # Path.exists raises an error for text longer than a file name
         return read_table(dy).values
     if not any(letter.isdigit() for letter in dy) or Path(dy).suffix in (".csv", ".tsv", ".txt"):
         return read_table(dy).values  # raises an error that names the missing file
@@ -208,7 +210,8 @@ def _gradient(dy: str) -> NDArray[np.float64]:
 
 def _print(shown: Explanation | NetworkExplanation, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(shown.as_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+        lines = json.dumps(shown.as_dict(), indent=2, ensure_ascii=False, allow_nan=False).split("\n")
+        click.echo("\n".join(map(printable, lines)))
         return
     from truenorm.explanation.text import Screen, show  # imports rich, which --json does not need
 

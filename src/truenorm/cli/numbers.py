@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from truenorm.lab.text_file import csv_rows, read_text, text_of
+
+MAX_BYTES = 16 << 20  # of the input: every number is shown in about fifteen steps
+MAX_INTEGER = 2**53  # up to here every integer is a float64
 Array = NDArray[np.float64]
 
 
@@ -24,13 +26,11 @@ class NumberTable:
 
 def read_table(source: str) -> NumberTable:
     """A CSV file, or standard input for "-". Errors name the line and the column."""
-    name = "standard input" if source == "-" else source
-    data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: must be UTF-8 text, got byte {data[error.start]:#04x} at {error.start}.") from None
-    return parse_table(text, name)
+    if source != "-":
+        return parse_table(read_text(Path(source), MAX_BYTES), source)
+    if sys.stdin is None:
+        raise ValueError("standard input: is closed. Give a CSV file, or --example table.")
+    return parse_table(text_of(sys.stdin.buffer, "standard input", MAX_BYTES), "standard input")
 
 
 def parse_table(text: str, name: str) -> NumberTable:
@@ -38,13 +38,12 @@ def parse_table(text: str, name: str) -> NumberTable:
     first = next((line for line in text.splitlines() if line.strip()), "")
     space_separated = all(_is_number(word) for word in first.split())
     delimiter = next((mark for mark in ",\t;" if mark in first), " " if space_separated else ",")
-    reader = csv.reader((line.strip(" \r\n") for line in io.StringIO(text)), delimiter=delimiter, skipinitialspace=True)
-    lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
+    lines = [(number, cells) for number, cells in csv_rows(text, name, delimiter) if any(cells)]
     if not lines:
         raise ValueError(f"{name}: needs at least one line of numbers, got none. Separate the numbers by commas.")
     columns: tuple[str, ...] = ()
     if not any(_is_number(cell) for cell in lines[0][1]):
-        columns = tuple(cell.strip() for cell in lines.pop(0)[1])
+        columns = tuple(lines.pop(0)[1])
         if not lines:
             raise ValueError(f"{name}: needs lines of numbers below the column names {', '.join(columns)}, got none.")
     width, expected_by = (len(columns), 1) if columns else (len(lines[0][1]), lines[0][0])
@@ -57,7 +56,7 @@ def parse_table(text: str, name: str) -> NumberTable:
         for column, cell in enumerate(cells, 1):
             if not _is_number(cell):
                 where = f"{name}, line {number}, column {column}"
-                raise ValueError(f"{where}: needs a number, got {cell.strip()!r}. Only the first line may hold names.")
+                raise ValueError(f"{where}: needs a number, got {cell!r}. Only the first line may hold names.")
         rows.append([float(cell) for cell in cells])
     return NumberTable(np.array(rows), columns)
 
@@ -74,7 +73,7 @@ def parse_row(text: str, option: str) -> Array:
 def parse_integers(text: str, option: str) -> NDArray[np.int64]:
     """Integers separated by commas."""
     row = parse_row(text, option)
-    if not np.array_equal(row, np.floor(row)) or not np.isfinite(row).all():
+    if not (np.array_equal(row, np.floor(row)) and (np.abs(row) <= MAX_INTEGER).all()):
         raise ValueError(f"{option}: needs integers separated by commas, got {text!r}.")
     return row.astype(np.int64)
 

@@ -6,14 +6,18 @@ Examples   x, targets and, for padded sequences, lengths; split into a training 
 
 from __future__ import annotations
 
+import io
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from truenorm.lab.text_file import read_text
 
 Array = NDArray[Any]
 BOUNDARY = 0  # the token before and after a word, and in padding
@@ -30,6 +34,16 @@ class Alphabet:
     def of(cls, words: Sequence[str]) -> Alphabet:
         return cls(tuple(sorted(set("".join(words)))))
 
+    def __post_init__(self) -> None:
+        if not self.characters or any(len(one) != 1 for one in self.characters) or len(self.tokens) + 1 != len(self):
+            shown = repr(self.characters[:20])
+            raise ValueError(f"alphabet: one or more different characters, got {shown}. Start a new run.")
+
+    @cached_property
+    def tokens(self) -> dict[str, int]:
+        """Character -> token."""
+        return {character: i for i, character in enumerate(self.characters, 1)}
+
     def __len__(self) -> int:
         return len(self.characters) + 1
 
@@ -40,9 +54,9 @@ class Alphabet:
         [1, 2, 2, 1]
         """
         try:
-            return [self.characters.index(character) + 1 for character in word]
-        except ValueError:
-            unknown = next(character for character in word if character not in self.characters)
+            return [self.tokens[character] for character in word]
+        except KeyError as error:
+            unknown = error.args[0]
             raise ValueError(
                 f"alphabet: the run was started without the character {unknown!r}, got {word!r}. "
                 "Use the data that it was started with, or start a new run."
@@ -92,13 +106,8 @@ class Batches:
 
 def read_words(path: Path) -> list[str]:
     """The words of a file with one word a line, without duplicates, blank lines and surrounding spaces."""
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: must be UTF-8 text, got an invalid byte at {error.start}.") from None
-    if "\0" in text:
-        raise ValueError(f"{path}: must be UTF-8 text, got a zero byte.")
-    words = dict.fromkeys(unicodedata.normalize("NFC", line.strip()) for line in text.splitlines())
+    text = io.StringIO(read_text(path), newline=None)
+    words = dict.fromkeys(unicodedata.normalize("NFC", word.strip()) for line in text for word in line.splitlines())
     words.pop("", None)
     if len(words) < 2:
         raise ValueError(f"{path}: needs at least two words, one a line, got {len(words)}.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import csv
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +15,15 @@ from numpy.typing import NDArray
 
 from truenorm.core.norm import batch
 from truenorm.engine import measure, merge
+from truenorm.lab.text_file import csv_rows, read_text
 
 Array = NDArray[Any]
 # A numeric target has classes if it has at most so many different values, each at least twice on average.
 MAX_NUMERIC_CLASSES = 20
+MAX_NAMES = 20  # of columns in a message
+# The squares of larger numbers overflow, and with them the std by which columns are divided.
+MAX_NUMBER = 1e150
+IN_RANGE = f"numbers from -{MAX_NUMBER:g} to {MAX_NUMBER:g}"
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,11 @@ def read_csv(path: Path, target: str) -> Table:
     """Read and check a table. Errors name the line and the column."""
     header, rows = _read(path)
     if target not in header:
-        raise ValueError(f"--target: one of the columns {', '.join(header)}, got {target!r}.")
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
+        names = ", ".join(header[:MAX_NAMES]) + (", ..." if len(header) > MAX_NAMES else "")
+        raise ValueError(f"--target: one of the columns {names}, got {target!r}.")
+    counts = Counter(header)
+    if len(counts) < len(header):
+        twice = next(name for name in header if counts[name] > 1)
         raise ValueError(f"{path}: column names must be unique, got {twice!r} twice.")
     if len(header) < 2:
         raise ValueError(f"{path}: needs at least one column beside {target!r}, got none.")
@@ -52,10 +60,11 @@ def read_csv(path: Path, target: str) -> Table:
     for row, (line, cells) in zip(features, rows, strict=True):
         if len(cells) != len(header):
             raise ValueError(f"{path}: each row needs {len(header)} cells, got {len(cells)} in line {line}.")
-        row[:] = [_number(cell) for i, cell in enumerate(cells) if i != at]
-        for name, value, cell in zip(columns, row, cells[:at] + cells[at + 1 :], strict=True):
-            if not np.isfinite(value):
-                raise cell_error(line, name, "finite numbers", cell)
+        others = cells[:at] + cells[at + 1 :]
+        row[:] = values = [_number(cell) for cell in others]
+        for name, value, cell in zip(columns, values, others, strict=True):
+            if not -MAX_NUMBER <= value <= MAX_NUMBER:
+                raise cell_error(line, name, IN_RANGE if math.isfinite(value) else "finite numbers", cell)
     target_cells = [(line, cells[at].strip()) for line, cells in rows]
     return Table(columns, features, *_targets(target_cells, partial(cell_error, name=target)))
 
@@ -66,14 +75,18 @@ def _targets(
     """The targets as numbers, or as class indices with the class names."""
     numbers = np.array([_number(cell) for _, cell in cells])
     numeric = np.isfinite(numbers)
+    mostly_numeric = numeric.mean() > 0.5
     for (line, cell), is_numeric in zip(cells, numeric, strict=True):
         if not cell:
             raise cell_error(line=line, expected="a class or a number in every row", got=cell)
-        if not is_numeric and numeric.mean() > 0.5:  # a typing error among numbers, not a class
+        if not is_numeric and mostly_numeric:  # a typing error among numbers, not a class
             raise cell_error(line=line, expected="finite numbers, as in most rows", got=cell)
     if numeric.all():
         distinct, indices = np.unique(numbers, return_inverse=True)
         if len(distinct) > min(MAX_NUMERIC_CLASSES, len(cells) // 2):
+            for (line, cell), number in zip(cells, numbers, strict=True):
+                if abs(number) > MAX_NUMBER:
+                    raise cell_error(line=line, expected=IN_RANGE, got=cell)
             return numbers, None
         classes = tuple(f"{value:g}" for value in distinct)  # 1 and 1.0 are one class
     else:
@@ -86,14 +99,7 @@ def _targets(
 
 def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The header, and the rows with their line numbers. Blank lines are skipped."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: must be UTF-8 text, got invalid bytes.") from None
-    except csv.Error as error:
-        raise ValueError(f"{path}: cannot be read as CSV ({error}).") from None
+    lines = list(csv_rows(read_text(path), str(path)))
     if not lines:
         raise ValueError(f"{path}: needs a header and rows, got an empty file.")
     return lines[0][1], lines[1:]
@@ -103,7 +109,7 @@ def _number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        return np.nan
+        return math.nan
 
 
 def standardize(train: Array, *others: Array, chunk: int = 1024) -> list[Array]:
