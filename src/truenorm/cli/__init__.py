@@ -1,6 +1,7 @@
 """The command `truenorm`. Each subcommand is a module, loaded when it is called.
 
-Bad input ends with one line on standard error and exit code 2; `--debug` shows the traceback instead.
+Bad input ends with one line on standard error and exit code 2, a fault of truenorm with one line and exit code 1;
+`--debug` shows the traceback instead.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
 
 import click
 
 from truenorm.cli.output import lenient_streams
+from truenorm.explanation.printable import printable
 
 # Each command is `command` in the module of its name. Its help is here, so that `truenorm --help` imports none.
 COMMANDS = {
@@ -25,6 +29,9 @@ COMMANDS = {
     "env": "Show versions, engine, threads and missing packages.",
 }
 
+REPORT = (
+    "This is a fault in truenorm. Please report it with the output of 'truenorm env' and of this command with --debug."
+)
 DEBUG = click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback if an error occurs.")
 
 
@@ -74,41 +81,85 @@ def commands() -> None:
 
 @lenient_streams()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command. Bad input ends with a one-line message and exit code 2."""
+    """Run a command and exit. Bad input ends with exit code 2, a fault of truenorm with 1, both with one line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # print "?" where the terminal cannot show Σ
     try:
-        code = commands.main(given, prog_name="truenorm", standalone_mode=False)
+        code = _run(given)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # an error here is reported below; when Python exits, it would be a traceback
     except BrokenPipeError:  # the reader of a pipe has closed it, as in `truenorm explain | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
         sys.exit(0)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("truenorm: interrupted.", err=True)
+    except (click.Abort, KeyboardInterrupt, EOFError):
+        _say("interrupted.")
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         sys.exit(0)
-    except MemoryError:
-        if "--debug" in given:
+    except Exception as error:
+        if debug:
             raise
-        click.echo("truenorm: not enough memory for arrays of these sizes. Choose smaller ones.", err=True)
-        sys.exit(2)
-    except (click.ClickException, ValueError, TypeError, OSError) as error:
-        if "--debug" in given:
-            raise
-        click.echo(f"truenorm: {_line(error)}", err=True)
-        sys.exit(2)
-    sys.exit(code if isinstance(code, int) else 0)
+        code, line = _explained(error)
+        _say(line)
+        _discard_unwritten()
+    sys.exit(code)
 
 
-def _line(error: Exception) -> str:
-    """The first line of the message; the caret under a pattern, for example, is dropped."""
-    if isinstance(error, click.UsageError):
-        help_for = error.ctx.command_path if error.ctx else "truenorm"
-        return f"{error.format_message()} See '{help_for} --help'."
-    if isinstance(error, click.ClickException):
-        return error.format_message()
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}."
-    return str(error).split("\n", 1)[0]
+def _run(given: list[str]) -> int:
+    """Run a command and return its exit code. Not by `commands.main`: it ends the process when a pipe is closed."""
+    if "_TRUENORM_COMPLETE" in os.environ:
+        commands.main(given, prog_name="truenorm")  # completes words for a shell
+    try:
+        with commands.make_context("truenorm", list(given)) as ctx:
+            code = commands.invoke(ctx)
+    except click.exceptions.Exit as stop:  # after --help and --version
+        return stop.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _explained(error: Exception) -> tuple[int, str]:
+    """The exit code and the line for an error. What no part of truenorm raises on purpose is a fault of truenorm."""
+    # The first line: the caret under a pattern, for example, is dropped.
+    first = next(iter(str(error).splitlines()), "")
+    match error:
+        case click.UsageError():
+            help_for = error.ctx.command_path if error.ctx else "truenorm"
+            return 2, f"{error.format_message()} See '{help_for} --help'."
+        case click.ClickException():
+            return 2, error.format_message()
+        case MemoryError():
+            return 2, "not enough memory for arrays of these sizes. Choose smaller ones."
+        case OSError() if error.strerror is not None:
+            named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+            return 2, f"{named}{error.strerror}."
+        case OSError() | ValueError():
+            return 2, first or f"{type(error).__name__}."
+        case _:
+            return 1, f"{type(error).__name__}: {first}. {REPORT}"
+
+
+def _say(line: str) -> None:
+    """Print a line on standard error, if it can be written to."""
+    try:
+        click.echo(f"truenorm: {printable(line)}", err=True)
+    except (OSError, ValueError):
+        _discard(sys.stderr)
+
+
+def _discard_unwritten() -> None:
+    """After an error: write what is buffered for standard output, or discard it if that fails."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        _discard(sys.stdout)
+
+
+def _discard(stream: TextIO | None) -> None:
+    """Send what is buffered for a stream to nowhere: Python writes it on exit, which would fail again."""
+    with suppress(OSError, ValueError, AttributeError):
+        if stream is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from truenorm.cli import Command
+from truenorm.explanation.printable import printable
 from truenorm.lab import run
 from truenorm.lab.sampling import Statistics, generate, reestimate
 
@@ -36,7 +37,7 @@ def command(directory: Path, count: int, temperature: float, seed: int, statisti
     with np.errstate(all="ignore"):
         words = _words(directory, count, temperature, seed, statistics)
     for word in words:
-        click.echo(word)
+        click.echo(printable(word))
 
 
 def _words(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> list[str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -19,6 +18,8 @@ from rich.table import Table
 from truenorm.cli import Command
 from truenorm.cli.diagnostics_table import diagnostics_table
 from truenorm.cli.signals import STOPPED, StopSignals
+from truenorm.explanation.printable import printable
+from truenorm.explanation.text import Screen
 from truenorm.lab import run
 from truenorm.lab.config import Config, Task, make_config
 from truenorm.lab.layers import StatisticsOver
@@ -126,11 +127,11 @@ def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
             f"--resume: takes no other options than --out and --watch, got --{next(iter(given)).replace('_', '-')}."
         )
     config = run.read_config(out) if resume else _config(given)
-    again = f"truenorm train --resume --out {shlex.quote(str(out))}"
+    again = f"truenorm train --resume --out {printable(shlex.quote(str(out)))}"
     stop = StopSignals(f"Stopped within a step. To continue from the last checkpoint: {again}")
 
     def on_start(data: TaskData) -> None:
-        click.echo(f"{data.summary()}.", err=True)
+        click.echo(printable(f"{data.summary()}."), err=True)
         stop.expect_steps()
 
     try:
@@ -167,7 +168,7 @@ def show_result(result: run.Report, out: Path, config: Config) -> None:
         metrics = result[name]
         more = "" if metrics["accuracy"] is None else f", accuracy {metrics['accuracy']:.1%}"
         if metrics.get("rmse") is not None:
-            more = f", RMSE {metrics['rmse']:.4g} in units of {config.target}"
+            more = f", RMSE {metrics['rmse']:.4g} in units of {printable(config.target or '')}"
         click.echo(f"{label:>8}: loss {metrics['loss']:.4f}{more}")
     baseline = result["baseline"]
     constant = "the class frequencies" if result["held_out"]["accuracy"] is not None else "the mean"
@@ -178,9 +179,9 @@ def show_result(result: run.Report, out: Path, config: Config) -> None:
             f"No better than always predicting {constant} (held-out loss {baseline['loss']:.4f}). "
             "Try a lower --lr, --norm batch, another --init-scale, or more --steps."
         )
-    click.echo(f"{result['steps']} steps, {result['parameters']} parameters. Saved in {out}.")
+    click.echo(f"{result['steps']} steps, {result['parameters']} parameters. Saved in {printable(str(out))}.")
     if config.task == "words":
-        click.echo(f"To generate words: truenorm sample {out}")
+        click.echo(f"To generate words: truenorm sample {printable(str(out))}")
 
 
 class _StatusLine:
@@ -202,7 +203,7 @@ class _StatusLine:
 @contextmanager
 def watched(steps: int) -> Iterator[Reporter]:
     """Show the diagnostics: updated in place on a terminal, about ten tables otherwise."""
-    console, status = Console(stderr=True), _StatusLine()
+    console, status = Screen(stderr=True), _StatusLine()
 
     def table(report: run.Report) -> Table:
         return diagnostics_table(report, f"step {report['step']} of {steps}: {status(report)}")
@@ -223,7 +224,7 @@ def _is_tenth(step: int, steps: int) -> bool:
 def progress(steps: int) -> Iterator[Reporter]:
     """Show a progress bar on a terminal, about ten lines otherwise."""
     if sys.stderr is not None and sys.stderr.isatty():
-        console = Console(stderr=True)
+        console = Screen(stderr=True)
         status = _StatusLine(console.width)
         columns = (
             MofNCompleteColumn(),

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from truenorm.explanation.printable import printable
+
 if TYPE_CHECKING:
     from truenorm.explanation.step import Step
 
@@ -94,7 +96,7 @@ def _column_names(step: Step, count: int, labels: Mapping[str, Sequence[str]]) -
     last = step.axes[-1]
     names = labels.get(last, ())
     if len(names) == count:
-        return list(names)
+        return [printable(name) for name in names]
     return [f"{last}{i}" if last.isidentifier() else str(i) for i in range(count)]
 
 
@@ -102,6 +104,6 @@ def _row_names(step: Step, count: int, labels: Mapping[str, Sequence[str]]) -> l
     axes = step.axes[:-1]
     names = labels.get(" ".join(axes), ())
     if axes and len(names) == count:
-        return list(names)
+        return [printable(name) for name in names]
     places = np.ndindex(step.values.shape[:-1])
     return [" ".join(f"{name}{i}" for name, i in zip(axes, place, strict=True)) for place in places]

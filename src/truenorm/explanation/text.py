@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from truenorm.explanation.step import StepByStep
 
 
+MIN_WIDTH = 40  # of the output: some terminals have no width, or say that it is 0
+
+
 class Screen(Console):
     """A console on standard output that raises BrokenPipeError if a pipe is closed."""
 
-    def __init__(self) -> None:
-        super().__init__(highlight=False)
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(highlight=False, stderr=stderr)
+        self.width = max(self.width, MIN_WIDTH)
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError

@@ -102,6 +102,9 @@ ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
 def make_config(given: Mapping[str, Any]) -> Config:
     """The given options over the task's defaults. An error names the first wrong option as on the command line."""
     task = given.get("task", "words")
+    for name, value in given.items():
+        if isinstance(value, str) and _is_not_unicode(value):
+            raise ValueError(f"{_option(name)}: a name in UTF-8, got {value}. Rename it.")
     try:
         config = Config(**TASK_DEFAULTS.get(task, {}) | dict(given))
     except ValidationError as error:
@@ -117,6 +120,11 @@ def make_config(given: Mapping[str, Any]) -> Config:
                     f"{_option(name)}: only with {_option(other)} {_or(values)}, got {_option(other)} {value}."
                 )
     return config
+
+
+def _is_not_unicode(name: str) -> bool:
+    """Whether a name has bytes that are not UTF-8. JSON cannot hold them, so no run could be resumed."""
+    return any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _option(name: object) -> str:
