@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -12,6 +13,8 @@ from truenorm.cli import Command
 from truenorm.explanation.printable import printable
 from truenorm.lab import run
 from truenorm.lab.sampling import Statistics, generate, reestimate
+
+WORDS_AT_ONCE = 1024  # so that any --count takes the same memory, and can be interrupted
 
 
 @click.command(cls=Command, epilog="Example: truenorm sample runs/surnames --count 10 --temperature 0.8")
@@ -34,19 +37,22 @@ from truenorm.lab.sampling import Statistics, generate, reestimate
 )
 def command(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> None:
     """Generate words with the network of RUN, a directory that `truenorm train --task words` wrote."""
-    with np.errstate(all="ignore"):
-        words = _words(directory, count, temperature, seed, statistics)
-    for word in words:
+    for word in _words(directory, count, temperature, seed, statistics):
         click.echo(printable(word))
 
 
-def _words(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> list[str]:
+def _words(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> Iterator[str]:
     config, network, alphabet = run.load_words(directory)
     if statistics == "reestimated":
         if config.norm != "batch":
             raise ValueError(f"--statistics reestimated: needs a run with batch norm, got --norm {config.norm}.")
         trainer = run.load(directory)
         network = trainer.network
-        reestimate(network, trainer.data.train)
+        with np.errstate(all="ignore"):
+            reestimate(network, trainer.data.train)
     rng = np.random.default_rng(seed)
-    return generate(network, alphabet, config.block, rng, count=count, temperature=temperature)
+    for start in range(0, count, WORDS_AT_ONCE):
+        part = min(WORDS_AT_ONCE, count - start)
+        with np.errstate(all="ignore"):
+            words = generate(network, alphabet, config.block, rng, count=part, temperature=temperature)
+        yield from words

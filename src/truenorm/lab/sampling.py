@@ -22,7 +22,7 @@ def generate(
 ) -> list[str]:
     """Sample `count` words in parallel: each step draws the next character of every unfinished word.
 
-    temperature   divides the logits; 0 takes the most likely character
+    temperature   divides the logits; 0 takes the most likely character, inf draws all with the same probability
     """
     if not temperature >= 0:
         raise ValueError(f"--temperature: a number >= 0, got {temperature}.")
@@ -31,6 +31,8 @@ def generate(
     unfinished = np.arange(count)
     for step in range(MAX_CHARACTERS):
         logits = network.forward(context[unfinished], ForwardContext()).astype(np.float64)
+        if not np.isfinite(logits).all():
+            raise ValueError("sample: the outputs of the network must be finite, got NaN or inf. Train it again.")
         if step == 0:
             logits[:, BOUNDARY] = -np.inf  # no empty words
         drawn = logits.argmax(1) if temperature == 0 else _draw(logits, temperature, rng)
@@ -47,9 +49,10 @@ def generate(
 
 def _draw(logits: Array, temperature: float, rng: np.random.Generator) -> Array:
     """Draw from softmax(logits / temperature): add Gumbel noise and take the largest."""
-    logits = logits - logits.max(1, keepdims=True)
-    with np.errstate(over="ignore"):  # unlikely characters become -inf
-        return np.asarray((logits / temperature + rng.gumbel(size=logits.shape)).argmax(1))
+    with np.errstate(over="ignore", invalid="ignore"):  # unlikely characters become -inf
+        scaled = (logits - logits.max(1, keepdims=True)) / temperature
+    scaled = np.where(np.isneginf(logits), -np.inf, scaled)  # -inf / inf is NaN
+    return np.asarray((scaled + rng.gumbel(size=logits.shape)).argmax(1))
 
 
 def reestimate(network: Network, examples: Examples, batch: int = 4096) -> None:
