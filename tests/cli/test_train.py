@@ -49,7 +49,12 @@ def test_bad_input_is_one_line_and_leaves_no_directory(
         (["--data", str(words), "--ddof", "1", "--norm", "rms"], "--ddof: only with --norm batch, layer or group, got"),
         (["--data", str(words), "--momentum", "0.5", "--optimizer", "adam"], "--momentum: only with --optimizer sgd"),
         (["--data", str(words), "--hidden", "999999999999"], "--hidden: a number <= 1e+06, got 999999999999."),
-        (["--data", str(words), "--hidden", "1000000", "--depth", "2"], "not enough memory"),
+        (
+            ["--data", str(words), "--hidden", "1000000", "--depth", "2"],
+            "got about 40,004 GB (data 0 MB, network 40,001 GB, batches ",
+        ),
+        (["--data", str(words), "--block", "1000000", "--hidden", "1000"], "Choose a smaller --block, --embedding,"),
+        (["--data", str(words), "--depth", "1000000", "--hidden", "1"], "--depth: a number <= 1000, got 1000000."),
         (["--task", "gender", "--depth", "2"], "--depth: only with --task words or table, got --task gender."),
         (["--task", "gender", "--data", "surnames"], "--data: --task gender has its own data, got 'surnames'."),
         (["--task", "table", "--target", "y"], "--data: --task table needs a CSV file with a header, got none."),
@@ -112,7 +117,9 @@ def test_a_run_that_ends_no_better_than_guessing_says_so(tmp_path: Path) -> None
     assert "baseline: loss 2." in good.output
 
 
-def test_the_commands_train_and_sample(words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_train_and_sample(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = str(tmp_path / "run")
     found = CliRunner().invoke(commands, ["train", "--data", str(words), "--steps", "20", "--out", out])
     assert found.exit_code == 0, found.output
@@ -121,6 +128,9 @@ def test_the_commands_train_and_sample(words: Path, tmp_path: Path, capsys: pyte
     for statistics in ("reestimated", "running"):
         drawn = CliRunner().invoke(commands, ["sample", out, "--count", "5", "--statistics", statistics])
         assert len(drawn.output.splitlines()) == 5
+    monkeypatch.setattr("truenorm.cli.sample.WORDS_AT_ONCE", 2)
+    assert len(CliRunner().invoke(commands, ["sample", out, "--count", "5"]).output.splitlines()) == 5
+    monkeypatch.undo()
     words.rename(words.with_suffix(".gone"))
     assert CliRunner().invoke(commands, ["sample", out, "--count", "5"]).output == drawn.output  # needs no data
     words.with_suffix(".gone").rename(words)

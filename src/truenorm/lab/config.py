@@ -12,7 +12,8 @@ from truenorm.lab.networks import ActivationName, DTypeName, ModelConfig, NormAt
 from truenorm.lab.optimizers import OptimizerName, Schedule
 
 Task = Literal["words", "gender", "table"]
-MAX_SIZE = 10**6
+MAX_SIZE = 10**6  # what fits into memory is estimated for all sizes together, see `lab.memory`
+MAX_DEPTH = 1000  # with more layers a report would take seconds
 
 
 class Config(BaseModel):
@@ -35,7 +36,7 @@ class Config(BaseModel):
     embedding: int = Field(default=2, ge=1, le=MAX_SIZE)
     heads: int = Field(default=1, ge=1, le=MAX_SIZE)
     hidden: int = Field(default=100, ge=1, le=MAX_SIZE)
-    depth: int = Field(default=1, ge=1, le=MAX_SIZE)
+    depth: int = Field(default=1, ge=1, le=MAX_DEPTH)
     activation: ActivationName = "tanh"
     dropout: float = Field(default=0.0, ge=0, lt=1)
     init_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)

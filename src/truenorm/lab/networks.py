@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truenorm.core import norm as norms
+from truenorm.lab import memory
 from truenorm.lab.attention import SelfAttention
 from truenorm.lab.layers import (
     GELU,
@@ -35,6 +36,7 @@ from truenorm.lab.layers import (
     StatisticsOver,
     Tanh,
 )
+from truenorm.lab.memory import NetworkSize
 
 Array = NDArray[Any]
 NormName = Literal["none", "batch", "layer", "rms", "group"]
@@ -45,6 +47,7 @@ DTypeName = Literal["float32", "float64"]
 ACTIVATIONS: dict[ActivationName, Callable[[], Layer]] = {"tanh": Tanh, "relu": ReLU, "sigmoid": Sigmoid, "gelu": GELU}
 # Initial weights of std gain / √inputs keep the std of the activations about constant from layer to layer.
 GAINS: dict[ActivationName, float] = {"tanh": 5 / 3, "relu": 2**0.5, "sigmoid": 1.0, "gelu": 2**0.5}
+NORMAL_PART = 1 << 20  # random numbers that are drawn at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +151,53 @@ def make_norm(config: ModelConfig, size: int) -> norms.Norm | None:
             return norms.group(config.groups, ddof=config.ddof)
 
 
+# ---- sizes ----
+
+# Arrays of the size of its output that a hidden layer, its norm, activation and dropout keep, forward and backward.
+LAYER_COPIES = 6
+ATTENTION_COPIES = 4  # the same for the scores and for each of x, q, k, v, y of self-attention
+
+
+def character_size(config: ModelConfig, *, vocab_size: int, block: int, embedding: int) -> NetworkSize:
+    """The size of `character_mlp`."""
+    inputs = block * embedding
+    return _size(config, inputs, vocab_size, vocab_size * embedding, 2 * inputs)
+
+
+def sequence_size(
+    config: ModelConfig, *, vocab_size: int, classes: int, max_length: int, embedding: int, heads: int
+) -> NetworkSize:
+    """The size of `sequence_classifier`."""
+    parameters = (vocab_size + max_length) * embedding + (4 * embedding + 1) * embedding
+    attention = ATTENTION_COPIES * max_length * (heads * max_length + 5 * embedding)
+    return _size(config, embedding, classes, parameters, attention, positions=max_length)
+
+
+def table_size(config: ModelConfig, *, features: int, outputs: int) -> NetworkSize:
+    """The size of `table_network`."""
+    return _size(config, features, outputs, 0, features)
+
+
+def _size(
+    config: ModelConfig, inputs: int, outputs: int, parameters: int, values: int, positions: int = 1
+) -> NetworkSize:
+    """The size of hidden and output layers, and of what is before them."""
+    hidden, depth = config.hidden, config.depth
+    parameters += inputs * hidden + (depth - 1) * hidden * hidden + hidden * outputs + outputs
+    parameters += depth * hidden * (1 if config.norm == "none" else 3)
+    values += LAYER_COPIES * (positions * depth * hidden + outputs)
+    return NetworkSize(parameters, depth, values, np.dtype(config.dtype).itemsize)
+
+
+# ---- networks ----
+
+
 def character_mlp(
     config: ModelConfig, rng: np.random.Generator, *, vocab_size: int = 27, block: int = 3, embedding: int = 2
 ) -> Network:
     """Logits of the next character, given the last `block` characters: embedding, hidden layers with a norm, output."""
+    size = character_size(config, vocab_size=vocab_size, block=block, embedding=embedding)
+    memory.require("--block, --embedding, --hidden or --depth", network=size.network_bytes)
     layers: dict[str, Layer] = {
         "embed": Embedding(_normal(rng, (vocab_size, embedding), 1.0, config.dtype), flat=True),
     }
@@ -231,4 +277,9 @@ def _linear(rng: np.random.Generator, inputs: int, outputs: int, gain: float, dt
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], std: float, dtype: str) -> Array:
-    return (rng.standard_normal(shape) * std).astype(dtype)
+    """Normal numbers, drawn in parts: Ctrl-C interrupts, and there is no float64 copy. The parts do not change them."""
+    drawn = np.empty(math.prod(shape), dtype)
+    for start in range(0, drawn.size, NORMAL_PART):
+        part = drawn[start : start + NORMAL_PART]
+        part[...] = rng.standard_normal(part.size) * std
+    return drawn.reshape(shape)

@@ -19,8 +19,10 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
 
 def text_of(file: BinaryIO, name: str, limit: int = MAX_BYTES) -> str:
     """The text of an open file. `name` is for messages. At most `limit` bytes are read, also from an endless device."""
+    data = bytearray()
     try:
-        data = file.read(limit + 1)
+        while len(data) <= limit and (part := file.read(1 << 20)):
+            data += part
     except OSError as error:
         raise OSError(error.errno, error.strerror, name) from None
     if len(data) > limit:

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truenorm.core.running import Running
-from truenorm.lab import table
+from truenorm.lab import memory, table
 from truenorm.lab.config import Config
 from truenorm.lab.data import (
+    PREFETCH,
     Alphabet,
     Batches,
     Examples,
@@ -33,7 +34,16 @@ from truenorm.lab.data import (
 )
 from truenorm.lab.diagnostics import Diagnostics, Inputs, compute_diagnostics
 from truenorm.lab.layers import ForwardContext, Linear, Normalize, cross_entropy, squared_error
-from truenorm.lab.networks import Network, character_mlp, sequence_classifier, table_network
+from truenorm.lab.memory import NetworkSize
+from truenorm.lab.networks import (
+    Network,
+    character_mlp,
+    character_size,
+    sequence_classifier,
+    sequence_size,
+    table_network,
+    table_size,
+)
 from truenorm.lab.optimizers import SGD, Adam, learning_rate
 
 Array = NDArray[Any]
@@ -91,6 +101,13 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> TaskData:
         case "words":
             words = _words(config.data)
             alphabet = alphabet or Alphabet.of(words)
+            _require_memory(
+                config,
+                character_size(config.for_network(), **_character_sizes(config, alphabet)),
+                examples=len(words) + sum(map(len, words)),
+                example_bytes=8 * (config.block + 1),
+                more_bytes=16 * config.block * len(words),  # boundaries between the words
+            )
             order = shuffle.permutation(len(words))
             held = min(max(1, len(words) // 10), len(words) - 1)
             train, held_out = (
@@ -102,19 +119,24 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> TaskData:
             words, genders = first_names()
             alphabet = alphabet or Alphabet.of(words)
             max_length = config.max_length or max(map(len, words))
+            sizes = {
+                "vocab_size": len(alphabet),
+                "classes": 2,
+                "max_length": max_length,
+                "embedding": config.embedding,
+                "heads": config.heads,
+            }
+            size = sequence_size(config.for_network(), **sizes)
+            _require_memory(config, size, examples=len(words), example_bytes=16 * max_length)
             train, held_out = split(padded_sequences(words, genders, alphabet, max_length), shuffle)
-            network = sequence_classifier(
-                config.for_network(),
-                init,
-                vocab_size=len(alphabet),
-                classes=2,
-                max_length=max_length,
-                embedding=config.embedding,
-                heads=config.heads,
-            )
+            network = sequence_classifier(config.for_network(), init, **sizes)
             return TaskData(train, held_out, network, True, alphabet, ("female", "male"))
         case "table":
             read = table.read_csv(Path(config.data), config.target or "")
+            outputs = 1 if read.classes is None else len(read.classes)
+            rows, features = read.features.shape
+            size = table_size(config.for_network(), features=features, outputs=outputs)
+            _require_memory(config, size, examples=rows, example_bytes=32 * features)
             train, held_out = split(Examples(read.features, read.targets), shuffle, 0.2)
             if config.standardize:
                 scaled = table.standardize(train.x, held_out.x)
@@ -122,15 +144,33 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> TaskData:
             with np.errstate(over="ignore"):
                 train, held_out = (Examples(one.x.astype(config.dtype), one.targets) for one in (train, held_out))
             if not (np.isfinite(train.x).all() and np.isfinite(held_out.x).all()):
-                raise ValueError(f"{config.data}: some numbers are too large for {config.dtype}. Use --dtype float64.")
+                change = "Use --dtype float64." if config.dtype == "float32" else "Rescale its columns."
+                raise ValueError(f"{config.data}: some numbers are too large for {config.dtype}. {change}")
             target_std = None
             if read.classes is None:  # a network starts near 0 and learns slowly what is much larger than 1
                 targets, target_std = table.standardize_targets(train.targets, held_out.targets)
                 train, held_out = Examples(train.x, targets[0]), Examples(held_out.x, targets[1])
-            outputs = 1 if read.classes is None else len(read.classes)
-            network = table_network(config.for_network(), init, features=train.x.shape[1], outputs=outputs)
+            network = table_network(config.for_network(), init, features=features, outputs=outputs)
             classification = read.classes is not None
             return TaskData(train, held_out, network, classification, None, read.classes or (), target_std)
+
+
+def _require_memory(
+    config: Config, size: NetworkSize, *, examples: int, example_bytes: int, more_bytes: int = 0
+) -> None:
+    """Raise an error if data, network and the values of a batch do not fit into memory together."""
+    advice = {
+        "words": "--block, --embedding, --hidden, --depth or --batch",
+        "gender": "--max-length, --embedding, --hidden, --heads or --batch",
+        "table": "--hidden, --depth or --batch",
+    }
+    memory.require(
+        advice[config.task],
+        data=examples * example_bytes + more_bytes,
+        network=size.network_bytes,
+        batches=size.batch_bytes(max(config.batch, min(examples, EVALUATION_BATCH)))
+        + max(config.batch, PREFETCH) * example_bytes,
+    )
 
 
 def _words(source: str) -> list[str]:
@@ -274,5 +314,8 @@ def _copy_into(target: Array, arrays: dict[str, Array], name: str) -> None:
 
 def make_character_network(config: Config, alphabet: Alphabet, rng: np.random.Generator) -> Network:
     """The network of --task words."""
-    options = {"vocab_size": len(alphabet), "block": config.block, "embedding": config.embedding}
-    return character_mlp(config.for_network(), rng, **options)
+    return character_mlp(config.for_network(), rng, **_character_sizes(config, alphabet))
+
+
+def _character_sizes(config: Config, alphabet: Alphabet) -> dict[str, int]:
+    return {"vocab_size": len(alphabet), "block": config.block, "embedding": config.embedding}
