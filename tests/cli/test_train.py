@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from threadpoolctl import threadpool_info
 
 from truenorm.cli import commands, main
+from truenorm.lab.training import Trainer
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -94,12 +96,26 @@ def test_training_that_diverges_says_so(words: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-@pytest.mark.parametrize("package", ["pydantic", "safetensors"])
+@pytest.mark.parametrize("package", ["pydantic", "safetensors", "threadpoolctl"])
 def test_a_missing_extra_is_named(package: str) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; from truenorm.cli import main; main(['train', '--help'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"needs the package {package!r}. Install it: pip install 'truenorm[lab]'." in done.stderr
+
+
+def test_matrix_products_use_one_thread(words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    step = Trainer.train_step
+
+    def train_step(trainer: Trainer) -> float:
+        threads.update(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
+        return step(trainer)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    options = ["--data", str(words), "--steps", "2", "--out", str(tmp_path / "run")]
+    assert CliRunner().invoke(commands, ["train", *options]).exit_code == 0
+    assert threads <= {1}  # empty where NumPy has a BLAS that threadpoolctl does not know
 
 
 def test_a_run_that_ends_no_better_than_guessing_says_so(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from truenorm.explanation.text import Screen
+from truenorm.lab.blas import one_blas_thread
 from truenorm.lab.config import make_config
 from truenorm.lab.sampling import generate
 from truenorm.lab.training import Trainer, prepare
@@ -20,6 +21,7 @@ SHOWN = (300, 1000, 3000, 10_000)
 RUNS = (("none", 1.0), ("batch", 1.0), ("none", 0.02), ("batch", 0.02))  # norm, init_scale
 
 
+@one_blas_thread()
 def show_training(console: Screen) -> None:
     """Show the held-out losses of four short runs, and names that the second network generates."""
     console.print(

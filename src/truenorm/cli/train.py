@@ -21,6 +21,7 @@ from truenorm.cli.signals import STOPPED, StopSignals
 from truenorm.explanation.printable import printable
 from truenorm.explanation.text import Screen
 from truenorm.lab import run
+from truenorm.lab.blas import one_blas_thread
 from truenorm.lab.config import Config, Task, make_config
 from truenorm.lab.layers import StatisticsOver
 from truenorm.lab.networks import ActivationName, DTypeName, NormAt, NormName
@@ -116,6 +117,7 @@ from those of the last batch. metrics.jsonl holds the same numbers.
 @click.option("--seed", type=int, help="Seed of the random numbers.  [default: 0]")
 @click.option("--dtype", type=_choice(DTypeName), help="Floating point type.  [default: float32]")
 @click.option("--watch", is_flag=True, help="Show diagnostics of every layer during training.")
+@one_blas_thread()
 def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
     """Train a small network with hand-written backpropagation.
 
