@@ -133,7 +133,7 @@ def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
     stop = StopSignals(f"Stopped within a step. To continue from the last checkpoint: {again}")
 
     def on_start(data: TaskData) -> None:
-        click.echo(printable(f"{data.summary()}."), err=True)
+        click.echo(f"{data.summary()}.", err=True)
         stop.expect_steps()
 
     try:

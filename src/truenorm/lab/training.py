@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truenorm.core.running import Running
+from truenorm.explanation.printable import printable
 from truenorm.lab import memory, table
 from truenorm.lab.config import Config
 from truenorm.lab.data import (
@@ -63,14 +64,14 @@ class TaskData:
     target_std: float | None = None  # of a regression: the targets were divided by it
 
     def summary(self) -> str:
-        """Sizes and kind of the data, in one line."""
+        """Sizes and kind of the data, in one line that is safe to print."""
         kind = f"{len(self.class_names)} classes: {', '.join(self.class_names)}" if self.class_names else "regression"
         if not self.class_names and self.alphabet is not None:
             kind = f"{len(self.alphabet.characters)} characters and the end of a word"
         if len(kind) > 80:
             kind = f"{kind[:80]} ..."
         sizes = f"{len(self.train):,} training examples, {len(self.held_out):,} held out"
-        return f"{sizes}; {kind}; {self.network.flat_parameters.size:,} parameters"
+        return f"{sizes}; {printable(kind)}; {self.network.flat_parameters.size:,} parameters"
 
     def baseline_loss(self) -> float:
         """The held-out loss of a constant prediction: the training set's class frequencies, or its mean target.
