@@ -55,7 +55,7 @@ def test_bad_input_is_one_line_and_leaves_no_directory(
             ["--data", str(words), "--hidden", "1000000", "--depth", "2"],
             "got about 40,004 GB (data 0 MB, network 40,001 GB, batches ",
         ),
-        (["--data", str(words), "--block", "1000000", "--hidden", "1000"], "Choose a smaller --block, --embedding,"),
+        (["--data", str(words), "--block", "1000000", "--hidden", "99999"], "Choose a smaller --block, --embedding,"),
         (["--data", str(words), "--depth", "1000000", "--hidden", "1"], "--depth: a number <= 1000, got 1000000."),
         (["--task", "gender", "--depth", "2"], "--depth: only with --task words or table, got --task gender."),
         (["--task", "gender", "--data", "surnames"], "--data: --task gender has its own data, got 'surnames'."),

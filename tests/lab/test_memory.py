@@ -49,10 +49,10 @@ def test_the_number_of_parameters_is_exact(config: ModelConfig) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"hidden": 1000, "depth": 2, "optimizer": "adam"},
-        {"block": 3000},
-        {"hidden": 300, "batch": 20_000},
-        {"task": "gender", "max_length": 40, "hidden": 16},
+        {"hidden": 700, "depth": 2, "optimizer": "adam"},
+        {"block": 1000},
+        {"hidden": 200, "batch": 8_000},
+        {"task": "gender", "max_length": 30, "hidden": 16},
     ],
 )
 def test_the_estimate_is_of_the_right_size(

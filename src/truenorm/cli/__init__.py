@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of a pipe has closed it, as in `truenorm explain | head`
         _discard(sys.stdout)
         sys.exit(0)
-    except (click.Abort, KeyboardInterrupt, EOFError):
+    except (click.Abort, KeyboardInterrupt):
         _say("interrupted.")
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:

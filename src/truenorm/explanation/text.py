@@ -23,7 +23,8 @@ class Screen(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(highlight=False, stderr=stderr)
-        self.width = max(self.width, MIN_WIDTH)
+        if self.width < MIN_WIDTH:
+            self.width = MIN_WIDTH  # only then: a width that is set no longer follows the terminal
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
