@@ -61,6 +61,30 @@ def test_a_message_without_words_names_its_kind(
     assert called(capsys, "env") == (2, "", "truenorm: ValueError.\n")
 
 
+def test_a_long_error_shows_its_beginning_and_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "long.csv"
+    file.write_text("1,2\n3," + "x" * 100_000)
+    code, _, err = called(capsys, "explain", str(file))
+    assert code == 2
+    assert len(err) < 1100
+    assert err.startswith(f"truenorm: {file}, line 2, column 2: needs a number, got 'xxx")
+    assert err.endswith("xxx'. Only the first line may hold names.\n")
+
+
+@pytest.mark.parametrize(
+    ("filename", "message"),
+    [(None, "gone."), ("a.csv", "a.csv: gone."), (b"b\xff", r"b\xff: gone."), (7, "7: gone.")],
+)
+def test_errors_of_the_operating_system_name_the_file(
+    filename: object, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "gone", filename)
+
+    monkeypatch.setattr("truenorm.cli.env._tensors", fail)
+    assert called(capsys, "env") == (2, "", f"truenorm: {message}\n")
+
+
 @pytest.mark.parametrize(
     ("redirection", "code", "message"),
     [

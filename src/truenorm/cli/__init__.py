@@ -32,6 +32,7 @@ COMMANDS = {
 REPORT = (
     "This is a fault in truenorm. Please report it with the output of 'truenorm env' and of this command with --debug."
 )
+MAX_LINE = 1000  # characters of an error: it may show a cell of a file
 DEBUG = click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback if an error occurs.")
 
 
@@ -96,9 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted.")
         sys.exit(130)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        sys.exit(0)
     except Exception as error:
         if debug:
             raise
@@ -117,6 +115,9 @@ def _run(given: list[str]) -> int:
             code = commands.invoke(ctx)
     except click.exceptions.Exit as stop:  # after --help and --version
         return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
     return code if isinstance(code, int) else 0
 
 
@@ -133,8 +134,8 @@ def _explained(error: Exception) -> tuple[int, str]:
         case MemoryError():
             return 2, "not enough memory for arrays of these sizes. Choose smaller ones."
         case OSError() if error.strerror is not None:
-            named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-            return 2, f"{named}{error.strerror}."
+            name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
+            return 2, f"{error.strerror}." if name is None else f"{name}: {error.strerror}."
         case OSError() | ValueError():
             return 2, first or f"{type(error).__name__}."
         case _:
@@ -142,7 +143,9 @@ def _explained(error: Exception) -> tuple[int, str]:
 
 
 def _say(line: str) -> None:
-    """Print a line on standard error, if it can be written to."""
+    """Print a line on standard error, if it can be written to. Of a very long one, the middle is left out."""
+    if len(line) > MAX_LINE:
+        line = f"{line[: MAX_LINE // 2]} ... {line[-MAX_LINE // 2 :]}"
     try:
         click.echo(f"truenorm: {printable(line)}", err=True)
     except (OSError, ValueError):
