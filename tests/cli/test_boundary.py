@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from truenorm.cli import main
-from truenorm.explanation.printable import printable
+from truenorm.explanation.terminal import printable
 
 ESCAPE = "\x1b[31mred\x1b[0m\x9b2J\u202e"
 REPORT = (

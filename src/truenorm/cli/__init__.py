@@ -17,7 +17,7 @@ from typing import TextIO
 import click
 
 from truenorm.cli.output import lenient_streams
-from truenorm.explanation.printable import printable
+from truenorm.explanation.terminal import printable
 
 # Each command is `command` in the module of its name. Its help is here, so that `truenorm --help` imports none.
 COMMANDS = {

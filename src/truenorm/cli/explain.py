@@ -20,8 +20,8 @@ from truenorm.cli.numbers import NumberTable, parse_integers, parse_row, parse_t
 from truenorm.core.moments import Moments
 from truenorm.core.norm import EpsAt, Norm
 from truenorm.explanation import examples
-from truenorm.explanation.printable import printable
 from truenorm.explanation.steps import Explanation
+from truenorm.explanation.terminal import printable
 
 if TYPE_CHECKING:
     from truenorm.lab.explanation import NetworkExplanation

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from truenorm.cli import Command
-from truenorm.explanation.printable import printable
+from truenorm.explanation.terminal import printable
 from truenorm.lab import run
 from truenorm.lab.sampling import Statistics, generate, reestimate
 

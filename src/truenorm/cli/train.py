@@ -18,7 +18,7 @@ from rich.table import Table
 from truenorm.cli import Command
 from truenorm.cli.diagnostics_table import diagnostics_table
 from truenorm.cli.signals import STOPPED, StopSignals
-from truenorm.explanation.printable import printable
+from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
 from truenorm.lab import run
 from truenorm.lab.blas import one_blas_thread

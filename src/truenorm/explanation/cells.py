@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from truenorm.explanation.printable import printable
+from truenorm.explanation.terminal import printable
 
 if TYPE_CHECKING:
     from truenorm.explanation.step import Step

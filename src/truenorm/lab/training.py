@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truenorm.core.running import Running
-from truenorm.explanation.printable import printable
+from truenorm.explanation.terminal import printable
 from truenorm.lab import memory, table
 from truenorm.lab.config import Config
 from truenorm.lab.data import (
