@@ -50,3 +50,10 @@ def test_no_index_is_narrowed() -> None:
 def test_the_loops_compile_for_every_instruction_set(option: str) -> None:
     done = compile_only('#define TRUENORM_TABLE baseline\n#include "loops.inc"', "-Wall", "-Wextra", "-Werror", option)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_interpreter_lock_is_released_in_one_way() -> None:
+    # nanobind's own guard aborts the process if a daemon thread returns from a kernel while the interpreter ends.
+    released = [file.name for file in sorted(SOURCES.iterdir()) if "PyEval_SaveThread" in file.read_text()]
+    assert released == ["gil.hpp"]
+    assert not [file.name for file in sorted(SOURCES.iterdir()) if "gil_scoped" in file.read_text()]

@@ -48,7 +48,7 @@ public:
     bool forward(nb::handle x_, nb::handle y_, nb::handle weight_, nb::handle bias_) {
         Tensor x, y, weight, bias;
         if (!like_x(x, x_) || !like_x(y, y_) || !parameter(weight, weight_) || !parameter(bias, bias_)) return false;
-        nb::gil_scoped_release released;
+        const GilRelease released;
         truenorm::forward(params, runs, plan.dtype,
                           {x.data, y.data, moments.data(), fixed, stored(weight), stored(bias)});
         return true;
@@ -63,7 +63,7 @@ public:
             !parameter(dweight, dweight_) || !parameter(dbias, dbias_) || Tensor::negated(x_) || Tensor::negated(dy_) ||
             (weight && Tensor::negated(weight_)))
             return false;
-        nb::gil_scoped_release released;
+        const GilRelease released;
         std::vector<Sums> sums(moments.size());
         truenorm::backward(params, runs, plan.dtype,
                            {x.data, dy.data, dx.data, moments.data(), fixed, sums.data(), false, stored(weight),

@@ -12,6 +12,7 @@
 
 #include "array.hpp"
 #include "execute.hpp"
+#include "gil.hpp"
 
 namespace truenorm {
 
@@ -85,7 +86,7 @@ public:
         moments.require(moments_, "moments", "d", true, 3 * p.statistics());
         const CallParams call = prepare(x.size(), ragged, ragged_, false);
         apart({&moments}, {&x}, ragged);
-        nb::gil_scoped_release released;
+        const GilRelease released;
         truenorm::measure(call, ValidRuns(call), dtype, {x.at<void>(), moments.at<Moments>()});
     }
 
@@ -100,7 +101,7 @@ public:
         const CallParams call = prepare(x.size(), ragged, args.ragged, args.keep_padding);
         apart({&y}, {&x, &moments, &weight, &bias}, ragged);
         if (!args.given) apart({&moments}, {&x, &weight, &bias}, ragged);
-        nb::gil_scoped_release released;
+        const GilRelease released;
         truenorm::forward(
             call, ValidRuns(call), dtype,
             {x.at<void>(), y.at<void>(), moments.at<Moments>(), args.given, weight.buffer(), bias.buffer()});
@@ -121,7 +122,7 @@ public:
         const CallParams call = prepare(x.size(), ragged, args.ragged, args.keep_padding);
         apart({&dx, &dweight, &dbias}, {&x, &dy, &moments, &weight, &sums}, ragged);
         if (!args.given) apart({&sums}, {&x, &dy, &moments, &weight, &dweight, &dbias}, ragged);
-        nb::gil_scoped_release released;
+        const GilRelease released;
         truenorm::backward(call, ValidRuns(call), dtype,
                            {x.at<void>(), dy.at<void>(), dx.at<void>(), moments.at<Moments>(), args.constant,
                             sums.at<Sums>(), args.given, weight.buffer(), dweight.buffer(), dbias.buffer()});
