@@ -105,7 +105,7 @@ def test_eps_and_norm_may_change_after_construction() -> None:
     layer = tnt.Normalize(tn.batch(), 3)
     layer.eps = 1.0
     torch.testing.assert_close(layer(x), nn.functional.batch_norm(x, None, None, training=True, eps=1.0))
-    with pytest.raises(ValueError, match="eps: finite and >= 0, got -1"):
+    with pytest.raises(ValueError, match="eps: a number, finite and >= 0, got -1"):
         tnt.GroupNorm(2, 4, eps=-1.0)(normal(2, 4, 3), lengths=torch.tensor([3, 1]))
 
 

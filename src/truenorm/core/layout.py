@@ -152,6 +152,7 @@ def check_shape(shape: tuple[Any, ...]) -> Shape:
 @lru_cache(maxsize=512)
 def layout_of(norm: Norm, shape: Shape) -> Layout:
     """`Norm.view`: gives each named axis its size."""
+    shape = tuple(shape)  # a torch.Size is equal to it, and would be found and shown in its place
     hidden = len(shape) - sum(not axis.hidden for axis in norm.axes)
     written = [axis for axis in norm.axes for _ in range(hidden if axis.hidden else 1)]
     if len(written) != len(shape):

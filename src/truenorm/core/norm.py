@@ -66,8 +66,8 @@ class Norm:
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
             raise TypeError(f"Norm: pattern is text, got {self.pattern!r}. Write it like '[b t] c'.")
-        number = isinstance(self.eps, Real) and not isinstance(self.eps, bool)
-        if not (number and math.isfinite(self.eps) and self.eps >= 0):
+        eps = _to_float(self.eps)
+        if not 0 <= eps < math.inf:
             raise ValueError(f"Norm: eps is a finite number >= 0, got {self.eps!r}. The usual one is 1e-5.")
         if not isinstance(self.center, bool):
             raise TypeError(f"Norm: center is True or False, got {self.center!r}.")
@@ -81,15 +81,22 @@ class Norm:
             raise PatternError(
                 "nothing is averaged over", self.pattern, 0, len(self.pattern), "Put brackets around an axis."
             )
-        object.__setattr__(self, "eps", float(self.eps))
         if not isinstance(self.sizes, Mapping):
             raise TypeError(f"Norm: sizes maps names of axes to sizes, got {self.sizes!r}. Write it like {{'g': 8}}.")
         if not (self.affine is None or isinstance(self.affine, str)):
             raise TypeError(f"Norm: affine is text, or None, got {self.affine!r}. Write it like 'h w c'.")
         check_sizes(self)
-        frozen = MappingProxyType({name: int(size) for name, size in self.sizes.items()})
-        object.__setattr__(self, "sizes", frozen)
-        object.__setattr__(self, "ddof", int(self.ddof))
+        # Equal norms share what is cached for one of them, so they are also written alike: plain types, and no -0.0.
+        plain = {
+            "pattern": _plain(self.pattern),
+            "eps": eps + 0.0,
+            "ddof": int(self.ddof),
+            "eps_at": _plain(self.eps_at),
+            "sizes": MappingProxyType({_plain(name): int(size) for name, size in self.sizes.items()}),
+            "affine": None if self.affine is None else _plain(self.affine),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
         _ = self.affine_axes  # raises now if affine cannot be read, not at the first array
 
     @cached_property
@@ -136,6 +143,19 @@ class Norm:
 
     def __reduce__(self) -> tuple[Any, ...]:  # a mapping proxy can be neither pickled nor deep-copied
         return Norm, tuple(self._values().values())
+
+
+def _to_float(value: object) -> float:
+    """NaN for what is not a number, or is a larger one than floats have."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def _plain(text: str) -> str:
+    """Text without the class of its own that it may have, such as NumPy's or an enumeration's."""
+    return str.__str__(text)
 
 
 def text_of(norm: Norm) -> str:

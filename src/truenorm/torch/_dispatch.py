@@ -15,6 +15,7 @@ import logging
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,14 +69,17 @@ def run(
     parameters = (weight, bias, *buffers) if fixed is None else (weight, bias, fixed.mean, fixed.var)
     if operator is not None:
         masked = input.ragged is not None or input.packed
-        if masked and eps is not None and not 0 <= eps < math.inf:
-            raise ValueError(f"eps: finite and >= 0, got {eps}.")
+        if masked and eps is not None and not (type(eps) is not bool and isinstance(eps, Real) and 0 <= eps < math.inf):
+            raise ValueError(f"eps: a number, finite and >= 0, got {eps}.")
         reason = None if masked else use_torch_operator(input.x)
         if reason is None and not (norms[0] and shapes_match(input, shape, parameters, by_channel)):
             reason = "torch refuses these arguments"
         if reason is not None:
             _log("torch operator", reason)
-            return operator(), None
+            y = operator()
+            if masked:  # the operator was called for its error, and y is not masked
+                raise ValueError("arguments: plain integers and floats with a mask, got others. Convert them.")
+            return y, None
     return _run_other(input, norms, weight, bias, padding, fixed, found)
 
 

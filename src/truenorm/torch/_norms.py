@@ -21,8 +21,11 @@ R = TypeVar("R")
 
 
 def _constant(make: Callable[P, R]) -> Callable[P, R]:
-    """Made once for the same arguments; a compiled graph takes the result as a constant."""
-    cached: Any = lru_cache(maxsize=256)(make)
+    """Made once for the same arguments; a compiled graph takes the result as a constant.
+
+    typed: 2.0 and True are refused, and must not be found for 2 and 1.
+    """
+    cached: Any = lru_cache(maxsize=256, typed=True)(make)
 
     def constant(*args: P.args, **kwargs: P.kwargs) -> R:
         found: R = cached(*args, **kwargs)
