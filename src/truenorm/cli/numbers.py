@@ -45,7 +45,8 @@ def parse_table(text: str, name: str) -> NumberTable:
     if not any(_is_number(cell) for cell in lines[0][1]):
         columns = tuple(lines.pop(0)[1])
         if not lines:
-            raise ValueError(f"{name}: needs lines of numbers below the column names {', '.join(columns)}, got none.")
+            names = " ".join(", ".join(columns).split())  # a quoted name may have several lines
+            raise ValueError(f"{name}: needs lines of numbers below the column names {names}, got none.")
     width, expected_by = (len(columns), 1) if columns else (len(lines[0][1]), lines[0][0])
     rows = []
     for number, cells in lines:

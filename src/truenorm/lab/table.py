@@ -40,7 +40,8 @@ def read_csv(path: Path, target: str) -> Table:
     """Read and check a table. Errors name the line and the column."""
     header, rows = _read(path)
     if target not in header:
-        names = ", ".join(header[:MAX_NAMES]) + (", ..." if len(header) > MAX_NAMES else "")
+        names = " ".join(", ".join(header[:MAX_NAMES]).split())  # a quoted name may have several lines
+        names += ", ..." if len(header) > MAX_NAMES else ""
         raise ValueError(f"--target: one of the columns {names}, got {target!r}.")
     counts = Counter(header)
     if len(counts) < len(header):
