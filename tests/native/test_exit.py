@@ -35,4 +35,9 @@ def test_the_exit_is_clean_with_threads_inside_kernels(program: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", exits.PROGRAMS)
 def test_fifty_of_fifty_exits_are_clean(program: str) -> None:
-    run(program, 50)
+    if program != "beside_torch" or not hasattr(os, "fork"):
+        return run(program, 50)
+    pytest.importorskip("torch", reason="torch is not installed")
+    command = [sys.executable, exits.__file__, program, "50"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -96,34 +96,41 @@ def forked_child() -> None:
 
 
 def beside_torch() -> None:
-    """On the threads of OpenMP: kernels on arrays and on tensors, and the backward of a layer.
+    """Kernels on arrays and on tensors, on the threads of OpenMP.
 
-    torch's own operators abort if the interpreter ends while a daemon thread is inside one. So the tensors' kernels
-    are called directly, and the layer only once, for longer than it takes the interpreter to begin its end.
+    The tensors' kernel is called directly. torch's own operators abort if the interpreter ends while a daemon thread is
+    inside one, and a layer calls some of them around its kernel: `empty_like`, `is_neg`.
     """
     import torch
 
-    import truenorm.torch as tnt
+    import truenorm.torch  # noqa: F401
     from truenorm.torch import _dispatch, _norms
 
     torch.set_num_threads(3)
-    torch.ones(ROWS, WIDTH).sqrt()  # its threads are here now
     x = torch.ones(ROWS, WIDTH)
     found = _dispatch.find_call(x, _norms.row_norm(1, 1e-5, True), None, None, None, None, "zero")
     assert not isinstance(found, str), found
     call, y = found[1], torch.empty_like(x)
-    long = torch.ones(20 * ROWS, WIDTH, requires_grad=True)
-    normalized: Any = tnt.LayerNorm(WIDTH)(long)
-    dy, begun = torch.ones_like(long), threading.Event()
-
-    def backward() -> None:
-        begun.set()
-        normalized.backward(dy)
-
-    threading.Thread(target=backward, daemon=True).start()
-    begun.wait()
+    call.forward(x, y, None, None)  # OpenMP's threads are here now
     start_threads([lambda: call.forward(x, y, None, None), *calls()], daemon=True)
     end()
+
+
+def beside_torch_in_children(repetitions: int) -> None:
+    """`beside_torch` in one child after another: importing torch takes much longer than ending.
+
+    OpenMP survives a fork if it has started no thread yet. The kernels do not know that, and must be told.
+    """
+    import truenorm.torch  # noqa: F401
+    from truenorm import _native
+
+    for number in range(repetitions):
+        child = os.fork()
+        if not child:
+            assert _native.use_openmp(True)
+            return beside_torch()
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, (number, status)
 
 
 PROGRAMS = {
@@ -131,4 +138,7 @@ PROGRAMS = {
 }
 
 if __name__ == "__main__":
-    PROGRAMS[sys.argv[1]]()
+    if len(sys.argv) == 3:
+        beside_torch_in_children(int(sys.argv[2]))
+    else:
+        PROGRAMS[sys.argv[1]]()
