@@ -333,3 +333,15 @@ def test_results_have_a_repr() -> None:
     out = tn.forward([[1.0], [3.0]], tn.batch(eps=0))
     assert repr(out.moments) == "Moments(count=[2], mean=[2.0], m2=[2.0])"
     assert repr(out) == "Normalized(y=array([[-1.],\n       [ 1.]]), moments=Moments(count=[2], mean=[2.0], m2=[2.0]))"
+
+
+@pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", "<f4"])
+def test_results_have_the_byte_order_of_x(dtype: str) -> None:
+    rng = np.random.default_rng(21)
+    x, dy, valid = (one.astype(dtype) for one in (rng.normal(size=(4, 3)), rng.normal(size=(4, 3)), np.ones(4)))
+    weight: Array = np.array([1.5, 0.5, 2.0], dtype)
+    for padding in ("zero", "keep"):
+        for ragged in ({}, {"valid": valid > 2}, {"valid": np.arange(4) < 2}):
+            found = run(x, dy, tn.batch(), weight=weight, bias=weight, padding=padding, **ragged)
+            for name in ("y", "dx", "dweight", "dbias"):
+                assert getattr(found, name).dtype == np.dtype(dtype), f"{name}, {padding}, {list(ragged)}"

@@ -269,7 +269,7 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
 TYPE_ERRORS: list[tuple[Call, str]] = [
     (
         lambda: tn.measure(np.ma.masked_less(X, 0), tn.batch()),
-        "x must be a plain array, got a masked array. Pass its .data, and valid=~x.mask.",
+        "x must be a plain array, got a masked array. Pass np.ma.getdata(x), valid=~np.ma.getmaskarray(x).",
     ),
     (
         lambda: tn.measure(X + 1j, tn.batch()),

@@ -107,6 +107,22 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
 ]
 TYPE_ERRORS: list[tuple[Call, str]] = [
     (
+        lambda: tn.forward(X, tn.batch(), moments="abc"),
+        "moments must be a Moments, got str. Make one with measure(x, norm) or Moments.from_variance(mean, var).",
+    ),
+    (
+        lambda: tn.forward(X, tn.batch(), moments=(8, np.zeros(3), np.ones(3))),
+        "moments must be a Moments, got tuple. Make one with measure(x, norm) or Moments.from_variance(mean, var).",
+    ),
+    (
+        lambda: tn.backward(X, tn.forward(X, tn.batch()), sums="abc"),
+        "sums must be a BackwardSums, got str. Make one with backward_sums(dy, out).",
+    ),
+    (
+        lambda: Running.start((3,), torch_convention()).update("abc"),
+        "Running: moments must be a Moments, got str. Make one with measure().",
+    ),
+    (
         lambda: tn.merge([1, 2]),
         "merge takes Moments, got list. Pass them one by one: merge(one, two).",
     ),

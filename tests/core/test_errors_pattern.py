@@ -243,19 +243,19 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     ),
     (
         lambda: tn.group(0),
-        "Norm: the size of axis 'g' is a whole number >= 1, got 0.",
+        "Norm: the size of axis 'g' must be an integer >= 1, got 0. Write it like sizes={'g': 8}.",
     ),
     (
         lambda: tn.group(-2),
-        "Norm: the size of axis 'g' is a whole number >= 1, got -2.",
+        "Norm: the size of axis 'g' must be an integer >= 1, got -2. Write it like sizes={'g': 8}.",
     ),
     (
         lambda: tn.group(True),
-        "Norm: the size of axis 'g' is a whole number >= 1, got True.",
+        "Norm: the size of axis 'g' must be an integer >= 1, got True. Write it like sizes={'g': 8}.",
     ),
     (
         lambda: tn.group(2.0),
-        "Norm: the size of axis 'g' is a whole number >= 1, got 2.0.",
+        "Norm: the size of axis 'g' must be an integer >= 1, got 2.0. Write it like sizes={'g': 8}.",
     ),
     (
         lambda: tn.batch("first"),
@@ -281,23 +281,23 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     ),
     (
         lambda: tn.batch().view((2.0, 3.0)),
-        "Norm: a shape has whole numbers >= 0, got (2.0, 3.0). Pass x.shape.",
+        "Norm: a shape must hold integers >= 0, got (2.0, 3.0). Pass x.shape.",
     ),
     (
         lambda: tn.batch().view((-2, 3)),
-        "Norm: a shape has whole numbers >= 0, got (-2, 3). Pass x.shape.",
+        "Norm: a shape must hold integers >= 0, got (-2, 3). Pass x.shape.",
     ),
     (
         lambda: tn.batch().view((np.int64(-2), 3)),
-        "Norm: a shape has whole numbers >= 0, got (np.int64(-2), 3). Pass x.shape.",
+        "Norm: a shape must hold integers >= 0, got (np.int64(-2), 3). Pass x.shape.",
     ),
     (
         lambda: tn.batch().view((True, 3)),
-        "Norm: a shape has whole numbers >= 0, got (True, 3). Pass x.shape.",
+        "Norm: a shape must hold integers >= 0, got (True, 3). Pass x.shape.",
     ),
     (
         lambda: tn.batch().view(("2", 3)),
-        "Norm: a shape has whole numbers >= 0, got ('2', 3). Pass x.shape.",
+        "Norm: a shape must hold integers >= 0, got ('2', 3). Pass x.shape.",
     ),
 ]
 TYPE_ERRORS: list[tuple[Call, str]] = [

@@ -214,7 +214,7 @@ def test_a_shape_is_checked_before_the_cache() -> None:
     norm = tn.batch(eps=0.125)
     untyped: Any = norm
     for before in (False, True):
-        with pytest.raises(ValueError, match="a shape has whole numbers >= 0"):
+        with pytest.raises(ValueError, match="a shape must hold integers >= 0"):
             untyped.view((2.0, 3.0))
         assert norm.view((2, 3)).canonical == (1, 2, 3, 1, 1), before
     assert all(type(size) is int for size in untyped.view(np.array([2, 3])).shape)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from truenorm.core.mask import Floats, MaskedInput, float_dtype
+from truenorm.core.mask import Floats, MaskedInput, as_array, float_dtype
 from truenorm.core.moments import Moments
 from truenorm.core.norm import Norm, as_norm
 
@@ -86,6 +85,11 @@ def check_inputs(
     norm = as_norm(norm)
     if padding not in PADDINGS:
         raise ValueError(f"padding must be {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
+    if not (moments is None or isinstance(moments, Moments)):
+        raise TypeError(
+            f"moments must be a Moments, got {type(moments).__name__}. "
+            "Make one with measure(x, norm) or Moments.from_variance(mean, var)."
+        )
     if moments is not None and moments.shape != masked.layout.statistics:
         raise ValueError(f"moments must have the shape {masked.layout.statistics} for this x, got {moments.shape}.")
     if moments is not None and not norm.center and moments.mean.any():
@@ -106,7 +110,7 @@ def check_inputs(
 def _parameter(masked: MaskedInput, values: ArrayLike | None, name: str) -> NDArray[Any] | None:
     if values is None:
         return None
-    array, shape = np.asarray(values), masked.layout.weight_shape
+    array, shape = as_array(values, name), masked.layout.weight_shape
     if (dtype := float_dtype(array, name)) is not array.dtype:
         array = array.astype(dtype)
     if shape is None:

@@ -133,7 +133,10 @@ def check_sizes(norm: Norm) -> None:
                 f"Its axes are: {', '.join(name for name in known if name != ELLIPSIS)}."
             )
         if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"Norm: the size of axis {name!r} is a whole number >= 1, got {size!r}.")
+            raise ValueError(
+                f"Norm: the size of axis {name!r} must be an integer >= 1, got {size!r}. "
+                f"Write it like sizes={{{name!r}: 8}}."
+            )
     for axis in norm.axes:
         unknown = [name for name in axis.names if name not in norm.sizes]
         if len(axis.pieces) > 1 and len(unknown) > 1:
@@ -145,7 +148,7 @@ def check_sizes(norm: Norm) -> None:
 def check_shape(shape: tuple[Any, ...]) -> Shape:
     """The shape with plain integers; raises an error for other sizes."""
     if any(not isinstance(size, Integral) or isinstance(size, bool) or size < 0 for size in shape):
-        raise ValueError(f"Norm: a shape has whole numbers >= 0, got {shape}. Pass x.shape.")
+        raise ValueError(f"Norm: a shape must hold integers >= 0, got {shape}. Pass x.shape.")
     return tuple(int(size) for size in shape)
 
 

@@ -77,7 +77,7 @@ class MaskedInput:
 
     def same_shape(self, values: ArrayLike, like: str) -> NDArray[Any]:
         """An array that must have the shape of x."""
-        array = _as_array(values, like)
+        array = as_array(values, like)
         float_dtype(array, like)
         if array.shape != self.source.shape:
             raise ValueError(f"{like} must have the shape of x, {self.source.shape}, got {array.shape}.")
@@ -94,7 +94,8 @@ class MaskedInput:
         if keep is None or self.valid is None:
             return values
         valid = np.broadcast_to(self.valid, self.layout.split).reshape(self.layout.shape)
-        return np.where(valid, values, np.asarray(keep, self.dtype))
+        # `where` returns the byte order of the machine, not that of x.
+        return np.where(valid, values, np.asarray(keep, self.dtype)).astype(self.dtype, copy=False)
 
 
 def mask_input(
@@ -108,7 +109,7 @@ def mask_input(
 ) -> MaskedInput:
     """The one place where `valid`, `lengths`, `offsets` and `sample_weight` are read and checked."""
     norm = as_norm(norm)
-    source = _as_array(x, "x")
+    source = as_array(x, "x")
     dtype = float_dtype(source, "x")
     if valid is None and lengths is None and offsets is None and sample_weight is None:
         return MaskedInput(norm, norm.view(source.shape), source, dtype)
@@ -148,16 +149,34 @@ def mask_input(
 
 def as_floats(values: ArrayLike, name: str) -> Floats:
     """The values in float64, or wider where they are wider."""
-    array = _as_array(values, name)
+    array = as_array(values, name)
     return array.astype(np.result_type(float_dtype(array, name), np.float64), copy=False)
 
 
-def _as_array(values: ArrayLike, name: str) -> NDArray[Any]:
+def as_array(values: Any, name: str) -> NDArray[Any]:
+    """The values as an array. Every argument that is an array goes through here: masks of `numpy.ma` would be lost."""
     if type(values) is np.ndarray:
         return values
-    if isinstance(values, np.ma.MaskedArray):
-        raise TypeError(f"{name} must be a plain array, got a masked array. Pass its .data, and valid=~x.mask.")
+    refuse_masked(values, name)
     return np.asarray(values)
+
+
+def refuse_masked(values: Any, name: str) -> None:
+    """Raises an error if the values are a masked array of NumPy, or a list that holds one."""
+    if _holds_masked_array(values):
+        fixes = {
+            "x": "Pass np.ma.getdata(x), valid=~np.ma.getmaskarray(x).",
+            "valid": "Pass np.ma.filled(valid, False).",
+            "sample_weight": "Pass np.ma.filled(sample_weight, 0).",
+        }
+        fix = fixes.get(name, f"Its mask would be lost: pass np.ma.getdata({name}).")
+        raise TypeError(f"{name} must be a plain array, got a masked array. {fix}")
+
+
+def _holds_masked_array(values: Any) -> bool:
+    if isinstance(values, list | tuple):
+        return any(map(_holds_masked_array, values))
+    return isinstance(values, np.ma.MaskedArray)
 
 
 def float_dtype(values: NDArray[Any], name: str) -> np.dtype[Any]:
@@ -173,7 +192,7 @@ def float_dtype(values: NDArray[Any], name: str) -> np.dtype[Any]:
 
 
 def _mask_of_valid(layout: Layout, valid: ArrayLike) -> NDArray[np.bool_]:
-    mask = np.asarray(valid)
+    mask = as_array(valid, "valid")
     if mask.dtype.kind not in "biu":
         raise TypeError(
             f"valid must hold booleans, got dtype {mask.dtype}. Convert it: valid.astype(bool), or valid.bool() in "
@@ -237,7 +256,7 @@ def _check_lengths(layout: Layout, lengths: ArrayLike) -> NDArray[np.int64]:
             "Use valid= instead, or name the axes in the pattern."
         )
     samples, extent = layout.axes[b].size, layout.axes[t].size
-    array = np.asarray(lengths)
+    array = as_array(lengths, "lengths")
     kind = array.dtype.kind
     if kind == "b":
         raise ValueError("lengths must hold integers, got dtype bool. A mask belongs in valid=.")
@@ -274,7 +293,7 @@ def _mask_of_lengths(layout: Layout, lengths: NDArray[np.int64]) -> NDArray[np.b
 def _check_offsets(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[Norm, NDArray[np.int64] | None]:
     """The normalization of packed rows (rows, c), and the offsets if its statistics depend on them."""
     norm, one_axis = packed_norm(norm, shape)
-    array = np.asarray(offsets)
+    array = as_array(offsets, "offsets")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(
             f"offsets must be a vector of integers, got shape {array.shape} and dtype {array.dtype}. "

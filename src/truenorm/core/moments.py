@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from truenorm.core.mask import Floats, MaskedInput, as_floats, mask_input
+from truenorm.core.mask import Floats, MaskedInput, as_array, as_floats, mask_input
 from truenorm.core.norm import Norm, as_norm
 
 # Overflow to inf, and NaN from inf - inf, are expected results here: no warnings from NumPy.
@@ -44,7 +44,7 @@ class Moments:
     m2: Floats
 
     def __init__(self, count: ArrayLike, mean: ArrayLike, m2: ArrayLike) -> None:
-        mean, m2, count = as_floats(mean, "Moments"), as_floats(m2, "Moments"), np.asarray(count)
+        mean, m2, count = as_floats(mean, "mean"), as_floats(m2, "m2"), as_array(count, "count")
         count = count.astype(np.int64 if count.dtype.kind in "biu" else np.float64, copy=False)
         if mean.shape != m2.shape or count.shape not in ((), mean.shape):
             raise ValueError(
@@ -65,8 +65,8 @@ class Moments:
         >>> Moments.from_variance([1.0], [4.0]).var()
         array([4.])
         """
-        number = np.asarray(1 + ddof if count is None else count)
-        return cls(number, mean, np.asarray(var) * np.maximum(number - ddof, 0))
+        number = as_array(1 + ddof if count is None else count, "count")
+        return cls(number, mean, as_array(var, "var") * np.maximum(number - ddof, 0))
 
     @property
     def shape(self) -> tuple[int, ...]:

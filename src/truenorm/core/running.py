@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from truenorm.core.mask import Floats
+from truenorm.core.mask import Floats, as_array
 from truenorm.core.moments import Moments, merge
 from truenorm.core.norm import Norm, as_norm, check_choice
 
@@ -73,6 +73,10 @@ class Running:
     batches: int = 0
     skipped: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("mean", "var", "count"):
+            object.__setattr__(self, name, as_array(getattr(self, name), name))
+
     @classmethod
     def start(cls, shape: tuple[int, ...], convention: Convention) -> Running:
         """Mean 0, variance 1: a normalization with these leaves its input (almost) as it is."""
@@ -84,6 +88,8 @@ class Running:
 
     def update(self, batch: Moments) -> Running:
         """These statistics after one more batch."""
+        if not isinstance(batch, Moments):
+            raise TypeError(f"Running: moments must be a Moments, got {type(batch).__name__}. Make one with measure().")
         if batch.shape != self.mean.shape:
             raise ValueError(f"Running: moments must have the shape {self.mean.shape}, got {batch.shape}.")
         momentum, ddof = self.convention.momentum, self.convention.ddof

@@ -131,6 +131,10 @@ def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
 def backward(dy: ArrayLike, out: Normalized, *, sums: BackwardSums | None = None) -> Gradients:
     if not isinstance(out, Normalized):
         raise _not_a_result(out)
+    if not (sums is None or isinstance(sums, BackwardSums)):
+        raise TypeError(
+            f"sums must be a BackwardSums, got {type(sums).__name__}. Make one with backward_sums(dy, out)."
+        )
     return _backend.backward(dy, out, sums=sums)
 
 

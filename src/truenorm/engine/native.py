@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from truenorm import _native
 from truenorm.core import reference
 from truenorm.core.inputs import PADDINGS, BackwardSums, Inputs, Normalized, Padding, check_inputs
-from truenorm.core.mask import MaskedInput, mask_input
+from truenorm.core.mask import MaskedInput, as_array, mask_input
 from truenorm.core.moments import Moments, ignore_floating_point_errors, measure_masked
 from truenorm.core.norm import Norm
 from truenorm.engine.backend import FORMATS, Gradients, RaggedArguments
@@ -109,7 +109,7 @@ def _forward_directly(
             kernel.plan.forward(x, y, table, weight=weight, bias=bias)
             masked = MaskedInput(norm, layout, x, dtype)
         else:
-            counts = np.array(lengths)  # a copy: `backward` needs these values
+            counts = np.array(as_array(lengths, "lengths"))  # a copy: `backward` needs these values
             repeats = kernel.repeats
             if repeats is None or counts.dtype.kind not in "iu" or counts.shape != (kernel.sequences // repeats,):
                 return None
