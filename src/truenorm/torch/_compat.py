@@ -7,6 +7,7 @@ handle. tests/torch/test_compat.py removes them one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -87,6 +88,35 @@ mark_changed: Callable[[Sequence[Tensor]], None] = getattr(torch.autograd.graph,
 def is_zero_tensor(tensor: Tensor) -> bool:
     """Whether torch made it up as zeros without any memory."""
     return bool(getattr(tensor, "_is_zerotensor", bool)())
+
+
+# How plain tensors and parameters dispatch.
+_plain_dispatch: Any = getattr(Tensor, "__torch_dispatch__", None)
+
+
+def has_own_dispatch(tensor: Tensor) -> bool:
+    """Whether its class replaces every operation, as that of fake tensors does: it may hold no values."""
+    return getattr(type(tensor), "__torch_dispatch__", None) is not _plain_dispatch
+
+
+_functorch_off: Any = _private("_DisableFuncTorch", None)
+_unwrapped: Any = _private("_functorch.get_unwrapped", None)
+_is_wrapped: Callable[[Tensor], bool] = _private("_functorch.is_functorch_wrapped_tensor", lambda _: True)
+_is_batched: Callable[[Tensor], bool] = _private("_functorch.is_batchedtensor", lambda _: True)
+
+
+def values_behind_transforms(tensor: Tensor) -> Tensor | None:
+    """The tensor that transforms of derivatives (grad, vjp, jvp) have wrapped; None behind a vmap."""
+    while _is_wrapped(tensor):
+        if _unwrapped is None or _is_batched(tensor):
+            return None
+        tensor = _unwrapped(tensor)
+    return tensor
+
+
+def outside_transforms() -> AbstractContextManager[Any]:
+    """Operations inside are those of torch without torch.func."""
+    return nullcontext() if _functorch_off is None else _functorch_off()
 
 
 def ragged_axis(jagged: Tensor) -> int:

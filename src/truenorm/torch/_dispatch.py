@@ -26,7 +26,7 @@ from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm, norm_from_text
 from truenorm.torch import _compat, _formula, _kernel, _library
 from truenorm.torch._formula import FixedStatistics
-from truenorm.torch._inputs import Ragged, UnpackedInput, check_ragged, to_mask
+from truenorm.torch._inputs import Ragged, UnpackedInput, check_dense, check_ragged, to_mask, values_are_readable
 from truenorm.torch._kernel import FORMATS, KernelPlan, check_memory, is_readable, kernels, native
 from truenorm.torch._norms import Norms
 
@@ -196,6 +196,8 @@ def _masked_call(
         return "sample_weight needs a gradient"
     if not is_readable(x):
         return "x cannot be read in place"
+    if not all(one is None or values_are_readable(one) for one in ragged):
+        return "valid, lengths, offsets or sample_weight cannot be read in place"
     for one in (weight, bias):
         if one is not None and not (is_readable(one) and one.is_contiguous()):
             return "weight or bias cannot be read in place"
@@ -290,6 +292,8 @@ def _run_formula(
     fixed: FixedStatistics | None,
     padding: Padding,
 ) -> tuple[Tensor, Tensor | None]:
+    mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
+    check_dense(x=x, weight=weight, bias=bias, running_mean=mean, running_var=var)
     if ragged is not None:
         check_ragged(norm, x.shape, ragged)
     mask = to_mask(norm, x, ragged)
@@ -300,7 +304,6 @@ def _run_formula(
     for name, one in (("weight", weight), ("bias", bias)):
         if one is not None and tuple(one.shape) != mask.layout.weight_shape:
             raise ValueError(f"{name}: the shape {mask.layout.weight_shape} for this x, got {tuple(one.shape)}.")
-    mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
     check_memory(x=x, weight=weight, bias=bias, running_mean=mean, running_var=var)
     return _formula.normalize(x, mask, weight, bias, fixed, padding)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from truenorm.core.layout import layout_of
-from truenorm.core.mask import MaskedInput, by_rank, mask_input, packed_norm
+from truenorm.core.mask import MaskedInput, by_rank, mask_input, packed_norm, refuse_masked
 from truenorm.core.norm import Norm
 from truenorm.torch import _compat
 from truenorm.torch._formula import Mask, Segments
@@ -96,7 +96,12 @@ def unpack(
 
 def _as_tensor(value: Any, name: str, x: Tensor) -> Tensor:
     """A ragged argument as a tensor on the device of x; whole numbers as int64."""
-    found = value if isinstance(value, Tensor) else torch.as_tensor(value, device=x.device)
+    if isinstance(value, Tensor):
+        found = value
+    else:
+        refuse_masked(value, name)
+        found = torch.as_tensor(value, device=x.device)
+    check_dense(**{name: found})
     if found.device != x.device:
         raise ValueError(
             f"{name}: on the device of x, {x.device}, got {found.device}. Move it: {name}.to({str(x.device)!r})."
@@ -104,6 +109,15 @@ def _as_tensor(value: Any, name: str, x: Tensor) -> Tensor:
     if name in ("lengths", "offsets") and not (found.is_floating_point() or found.dtype == torch.bool):
         return found.to(torch.int64).contiguous()
     return found.to(torch.int64) if found.dtype in _UNSIGNED else found
+
+
+def check_dense(**tensors: Tensor | None) -> None:
+    """Raises an error for sparse tensors, of which torch implements few operations."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.layout != torch.strided:
+            raise TypeError(
+                f"{name} must be a dense tensor, got the layout {tensor.layout}. Convert it: {name}.to_dense()."
+            )
 
 
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch has few operations for these
@@ -141,6 +155,7 @@ def _unpack_nested(x: Tensor, given: Ragged, rows_only: bool) -> UnpackedInput:
 def _unpack_packed_sequence(x: PackedSequence, given: Ragged, *, sequences: bool) -> UnpackedInput:
     """Its rows are ordered by step. If each sequence has its own statistics, they are ordered by sequence, and back."""
     _check_alone(given, "a PackedSequence")
+    _check_batch_sizes(x)
     if not sequences:
         ragged = None if given.sample_weight is None else given
         return UnpackedInput(x.data, ragged, packed=True, repack=lambda y: x._replace(data=y))
@@ -159,6 +174,19 @@ def _unpack_packed_sequence(x: PackedSequence, given: Ragged, *, sequences: bool
 
     ragged = Ragged(offsets=offsets.to(x.data.device), sample_weight=weight)
     return UnpackedInput(x.data.index_select(0, order), ragged, packed=True, repack=repack)
+
+
+def _check_batch_sizes(x: PackedSequence) -> None:
+    """They say which rows belong to which sequence: if they are wrong, rows are lost or mixed up."""
+    sizes = x.batch_sizes
+    if not values_are_readable(sizes):
+        return
+    listed = sizes.tolist()
+    if sum(listed) != len(x.data) or min(listed, default=0) < 0 or listed != sorted(listed, reverse=True):
+        raise ValueError(
+            f"x must have batch_sizes that do not rise and add up to its {len(x.data)} rows, got {listed}. "
+            "Make it with torch.nn.utils.rnn.pack_padded_sequence."
+        )
 
 
 def order_by_sequence(batch_sizes: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,6 +215,7 @@ def with_batch_axis(input: UnpackedInput) -> UnpackedInput:
 
 def check_ragged(norm: Norm, shape: Sequence[int], ragged: Ragged) -> MaskedInput:
     """What NumPy would make of these arguments. Off the CPU only shapes and dtypes are checked, never values."""
+    check_dense(**ragged._asdict())
     _check_types(norm, tuple(shape), ragged)
     source = _array_of_shape(tuple(shape))
     arrays = {
@@ -237,7 +266,11 @@ def _array_of_shape(shape: tuple[int, ...]) -> NDArray[Any]:
 
 def values_are_readable(value: Tensor) -> bool:
     """Whether values can be read without a device synchronisation, outside of any tracing or transform."""
-    return value.device.type == "cpu" and not (torch.compiler.is_compiling() or _compat.transform_is_active())
+    return (
+        value.device.type == "cpu"
+        and not _compat.has_own_dispatch(value)
+        and not (torch.compiler.is_compiling() or _compat.transform_is_active())
+    )
 
 
 def _as_numpy(value: Tensor, name: str, shape: Sequence[int]) -> Any:

@@ -7,7 +7,7 @@ devices and under compile, `where` selects.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -50,6 +50,20 @@ def update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, c
         if done == MOVED:
             _compat.mark_changed((mean, var) if counter is None else (mean, var, counter))
         return done
+    if _compat.transform_is_active():
+        # The buffers may be from outside of the transform, which refuses operations that change them. Statistics have
+        # no derivative, so the values behind the transform are written, as torch's own operators do.
+        given = (table, mean, var, momentum, counter)
+        behind: list[Any] = [_compat.values_behind_transforms(one) if isinstance(one, Tensor) else one for one in given]
+        if all(one is not None for one in behind[:-1]):
+            with _compat.outside_transforms():
+                return _update_with_torch(*behind)
+    return _update_with_torch(table, mean, var, momentum, counter)
+
+
+def _update_with_torch(
+    table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None
+) -> int:
     check_memory(running_mean=mean, running_var=var)
     count, batch_mean, m2 = (one.reshape(mean.shape).to(mean.device) for one in table.unbind(-1))
     batch_var = m2 / (count - DDOF).clamp(min=1e-30)

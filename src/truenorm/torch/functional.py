@@ -116,12 +116,14 @@ def run_batch_norm(
         raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
     if (running_mean is None) != (running_var is None):
         if input.ragged is not None:
-            raise ValueError("batch_norm: running_mean and running_var both, or neither, got one of them.")
+            raise ValueError("running_mean and running_var must both be given, or neither, got one of them. Pass both.")
         return operator(), _running.NOTHING  # raises
 
     def with_running_statistics() -> Tensor:
         if running_mean is None or running_var is None:
-            raise ValueError("batch_norm: running_mean and running_var where it is not training, got None.")
+            raise ValueError(
+                "running_mean and running_var must be given unless training, got None. Pass both, or training=True."
+            )
         fixed = FixedStatistics(running_mean, running_var)
         return run(input, norm, weight, bias, padding, shape, operator, fixed, (), eps)[0]
 
