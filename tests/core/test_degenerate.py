@@ -166,3 +166,66 @@ def test_the_oracle_gives_zeros_if_nothing_is_valid() -> None:
     assert not any(dx[i] for i in positions(dx.shape))
     assert not dweight.any()
     assert not dbias.any()
+
+
+# ---- values that are not finite, or whose squared deviations are not ----
+
+NORMS: list[tuple[tn.Norm, tuple[int, ...]]] = [
+    (tn.batch(), (5, 1)),
+    (tn.layer(), (1, 5)),
+    (tn.instance("second"), (1, 1, 5)),
+    (tn.batch("second"), (5, 1, 1)),
+    (tn.batch(eps_at="std"), (5, 1)),
+    (tn.instance(eps=0.0, ddof=1), (1, 5, 1)),
+]
+HUGE: dict[str, list[float]] = {
+    "both ends of the range": [1.7e308, -1.7e308, -1.7e308, -1.7e308, -1.7e308],
+    "around 1e308": [1e308, 1.1e308, 1.5e308, 1.7e308, 1.2e308],
+    "beside small ones": [1e308, -1e308, 1.5e308, 2.0, 0.0],
+    "1e200": [1e200, -1e200, 3e200, 0.0, 1.0],
+    "the largest": [np.finfo(float).max] * 4 + [1e308],
+}
+
+
+@pytest.mark.parametrize("weights", [None, [0.5, 1.0, 2.0, 1.0, 0.25]])
+@pytest.mark.parametrize("name", HUGE)
+def test_squared_deviations_that_overflow_give_the_bias(name: str, weights: list[float] | None) -> None:
+    values = np.array(HUGE[name])
+    expected = np.average(values / 16, weights=weights) * 16
+    for norm, shape in NORMS:
+        layout = norm.view(shape)
+        given = {} if weights is None or norm.pattern == "... [c]" else {"sample_weight": np.array(weights)}
+        given = {key: one.reshape(layout.positions) for key, one in given.items()}
+        mean = expected if given else np.average(values / 16) * 16
+        weight, bias = np.full(layout.weight_shape or (), 3.0), np.full(layout.weight_shape or (), 0.75)
+        found = run(values.reshape(shape), np.ones(shape), norm, weight=weight, bias=bias, **given)
+        what = f"{norm}, {name}"
+        assert_same_bits(found.y, np.full(shape, 0.75), f"{what}: y")
+        assert_close(found.dx, np.zeros(shape), 0, f"{what}: dx")
+        assert_close(found.dweight, np.zeros(weight.shape), 0, f"{what}: dweight")
+        assert_close(
+            found.moments.mean, np.full(layout.statistics, mean), 1e-15 * np.abs(values).max(), f"{what}: mean"
+        )
+        assert (found.moments.m2 == np.inf).all(), what
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    "values", [[np.inf] * 5, [-np.inf] * 5, [1, np.inf, 2, 3, 4], [1, 2, 3, 4, -np.inf], [np.nan] * 5]
+)
+def test_statistics_of_values_that_are_not_finite_are_nan(values: list[float], dtype: type) -> None:
+    for norm, shape in NORMS:
+        for given in ({}, {"sample_weight": np.ones(norm.view(shape).positions)}):
+            moments = tn.measure(np.array(values, dtype).reshape(shape), norm, **given)
+            assert np.isnan(moments.mean).all(), f"{norm}: mean {moments.mean}"
+            assert np.isnan(moments.m2).all(), f"{norm}: m2 {moments.m2}"
+
+
+def test_means_further_apart_than_float64_holds_are_merged() -> None:
+    low, high = (tn.Moments([n], [value], [0.0]) for n, value in ((1, -1.7e308), (3, 1.7e308)))
+    merged = tn.merge(low, high)
+    assert_close(merged.mean, [0.85e308], 1e293, "mean")
+    assert merged.m2 == np.inf
+    # The kernels merge blocks of 64 rows.
+    x = np.repeat([-1.7e308, 1.7e308], 64)[:, None]
+    assert_close(tn.measure(x, tn.batch()).mean, [0.0], 1e293, "mean of two blocks")

@@ -149,7 +149,8 @@ def weighted_moments(
 
     The mean starts at the largest value, and twice the mean of the remainders is added. Equal values have remainder 0:
     their mean is exactly their value, however large or small (`test_constants_are_exact`), and merging a single part
-    returns exactly that part (`test_empty_parts_are_exact`).
+    returns exactly that part (`test_empty_parts_are_exact`). Values so large that their sum could overflow are summed
+    as multiples of 2^100, a power of two so that nothing is rounded. A value that is not finite makes mean and m2 NaN.
     """
     weight = np.ones([1] * values.ndim, np.int64) if weight is None else weight
     weight = weight.astype(np.int64) if weight.dtype == bool else weight
@@ -159,12 +160,19 @@ def weighted_moments(
     def total(of: Floats) -> Floats:
         return tree_sum(weight * np.where(weight != 0, of, 0.0), axes)
 
-    mean = np.where(weight != 0, values, -np.inf).max(axis=axes, keepdims=True, initial=-np.inf)
-    mean = np.where((count > 0) & center, mean, 0.0)
-    for _ in range(2 if center else 0):
-        remainder = total(values - mean)
+    if not center:
+        squares = total(values**2)
+        return count, np.zeros_like(squares), squares
+    largest = np.where(weight != 0, np.abs(values), 0.0).max(axis=axes, keepdims=True, initial=0.0)
+    scale = np.where(largest > np.finfo(values.dtype).max * 2.0**-100, 2.0**-100, 1.0)
+    scaled = values * scale
+    mean = np.where(weight != 0, scaled, -np.inf).max(axis=axes, keepdims=True, initial=-np.inf)
+    mean = np.where(count > 0, mean, 0.0)
+    for _ in range(2):
+        remainder = total(scaled - mean)
         mean = mean + np.divide(remainder, count, out=np.zeros_like(remainder), where=count > 0)
-    return count, mean, total((values - mean) ** 2)
+    m2 = total((scaled - mean) ** 2) / scale**2
+    return count, mean / scale, m2
 
 
 def tree_sum(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:

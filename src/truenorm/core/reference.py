@@ -122,7 +122,7 @@ def backward(
         through_mean = _ratio(sums.dxhat, count) if out.norm.center else np.zeros(layout.statistics)
         through_var = _ratio(sums.dxhat_xhat, count - out.norm.ddof) * _eps_outside(out.moments, out.norm)
         shared = through_mean.reshape(layout.statistics_split) + xhat * through_var.reshape(layout.statistics_split)
-        dx = dx - (shared if s is None else s * shared)
+        dx = dx - (shared if s is None else np.where(s == 0, 0.0, s * shared))  # 0 times an infinite sum is 0 here
     dx = dx * rstd_of(out.moments, out.norm).reshape(layout.statistics_split)
     dx = out.masked.restore(dx, keep=dy if out.padding == "keep" else None)
     return dx, _like(out.weight, sums.dweight), _like(out.bias, sums.dbias)
@@ -137,15 +137,21 @@ def rstd_of(moments: Moments, norm: Norm) -> Floats:
 
 
 def _eps_outside(moments: Moments, norm: Norm) -> Floats:
-    """-2 · drstd/dvar / rstd³: 1 for sqrt(var + eps), (std + eps) / std for std + eps; 0 where m2 is 0."""
+    """-2 · drstd/dvar / rstd³: 1 for sqrt(var + eps), 1 + eps / std for std + eps; 0 where m2 is 0."""
     std = np.sqrt(moments.var(norm.ddof))
-    return np.ones_like(std) if norm.eps_at == "var" else _ratio(std + norm.eps, std)
+    if norm.eps_at == "var":
+        return np.ones_like(std)
+    return np.where(std > 0, 1 + _ratio(np.full_like(std, norm.eps), std), 0.0)  # not inf / inf
 
 
 def _xhat(masked: MaskedInput, moments: Moments, norm: Norm) -> Floats:
-    """(x - mean) · rstd and not x · scale + shift, so that a constant channel gives exactly 0."""
-    split = masked.layout.statistics_split
-    xhat = (masked.x - moments.mean.reshape(split)) * rstd_of(moments, norm).reshape(split)
+    """(x - mean) · rstd and not x · scale + shift, so that a constant channel gives exactly 0.
+
+    Without a deviation (rstd is 0) every finite x gives 0: the mean is not subtracted, as x - mean could overflow.
+    """
+    split, rstd = masked.layout.statistics_split, rstd_of(moments, norm)
+    mean = np.where(rstd == 0, 0.0, moments.mean)
+    xhat = (masked.x - mean.reshape(split)) * rstd.reshape(split) + 0.0  # not -0.0
     return xhat if masked.valid is None else np.where(masked.valid, xhat, 0.0)
 
 

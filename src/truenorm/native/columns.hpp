@@ -23,7 +23,7 @@ inline void merge_columns(double& count, double* __restrict__ mean, double* __re
         const double share = other_count / (count + other_count), both = count * share;
         for (std::int64_t k = 0; k < w; ++k) {
             const double delta = other_mean[k] - mean[k];
-            mean[k] += delta * share;
+            mean[k] = merged_mean(mean[k], other_mean[k], share);
             m2[k] += other_m2[k] + delta * delta * both;
         }
     }
@@ -34,11 +34,13 @@ inline void merge_columns(double& count, double* __restrict__ mean, double* __re
 template <class T> void measure_column(const T* const* rows, int n, bool center, double* mean, double* m2) {
     bool constant = true;
     for (int r = 0; r < n; ++r) constant = constant && load<double>(*rows[r]) == load<double>(*rows[0]);
-    if (constant && center) {  // common: a unit that is always off
+    if (constant && center && std::isfinite(load<double>(*rows[0]))) {  // common: a unit that is always off
         *mean = load<double>(*rows[0]);
         *m2 = 0;
     } else {
         loops<T, double>().column_moments(rows, nullptr, n, 0, 1, center, mean, m2);
+        if (!trusted<double>(*m2))
+            measure_overflowed([&](std::int64_t r) { return load<double>(*rows[r]); }, nullptr, n, center, mean, m2);
     }
 }
 
@@ -78,6 +80,10 @@ double measure_tile(const Measure<T>& call, const Chunk& chunk, std::int64_t c, 
             here = 0;
             for (int r = 0; r < n; ++r) here += weights[r] = p.sample_weight[all.row[first + r] / p.width()];
             loops<T, double>().column_moments(block, weights, n, left - n, w, p.center, block_mean, block_m2);
+            for (int k = 0; k < w; ++k)
+                if (!trusted<double>(block_m2[k]))
+                    measure_overflowed([&](std::int64_t r) { return load<double>(block[r][k]); }, weights, n, p.center,
+                                       block_mean + k, block_m2 + k);
         } else {
             loops<T, A>().column_moments(block, nullptr, n, left - n, w, p.center, block_mean, block_m2);
             for (int k = 0; k < w; ++k) {
@@ -196,7 +202,7 @@ template <class T, class A> void forward_columns(const Forward<T>& call) {
         [&](auto& tile, std::int64_t o, std::int64_t c, int w) {
             for (int k = 0; k < w; ++k) {
                 const std::int64_t i = o * p.kept + (c + k) / p.channels;
-                tile.fixed(k, found[i].mean, rstd[i] * affine.weight[c + k]);
+                tile.fixed(k, center_of(found[i], rstd[i]), rstd[i] * affine.weight[c + k]);
                 tile.also(tile.bias, k, affine.bias[c + k]);
             }
         },
@@ -230,7 +236,7 @@ template <class T, class A> void sums_columns(const Backward<T>& call, const dou
             [&](auto& tile) {
                 for (int k = 0; k < w; ++k) {
                     const std::int64_t i = chunk.list * p.kept + (c + k) / p.channels;
-                    tile.fixed(k, found[i].mean, rstd[i]);
+                    tile.fixed(k, center_of(found[i], rstd[i]), rstd[i]);
                 }
             },
             [&](auto& tile) {
@@ -251,7 +257,7 @@ template <class T, class A> void sums_columns(const Backward<T>& call, const dou
                         double hi[TILE], lo[TILE] = {}, factor[TILE];
                         for (int k = 0; k < w; ++k) {
                             const std::int64_t i = chunk.list * p.kept + (c + k) / p.channels;
-                            hi[k] = found[i].mean;
+                            hi[k] = center_of(found[i], rstd[i]);
                             factor[k] = rstd[i];
                         }
                         loops<T, double>().column_sums(xs + first, dys + first, n, 0, w, hi, lo, factor, here,
@@ -297,7 +303,8 @@ template <class T, class A> void backward_columns(const Backward<T>& call) {
                 const std::int64_t i = o * p.kept + (c + k) / p.channels;
                 const double own = scale_of(p, found[i], sums, rstd[i]);
                 const Shared shared = shared_of(p, found[i], sums ? sums + i : nullptr, own);
-                tile.fixed(k, found[i].mean, own * weight[c + k]);
+                tile.fixed(k, sums ? center_of(found[i], own) : 0, own * weight[c + k]);
+                tile.also(tile.bias, k, 0);
                 tile.also(tile.through_mean, k, shared.through_mean);
                 tile.also(tile.through_var, k, shared.through_var);
             }
@@ -307,6 +314,8 @@ template <class T, class A> void backward_columns(const Backward<T>& call) {
             const std::int64_t at = r * width + c;
             const B s = static_cast<B>(p.sample_weight ? p.sample_weight[r] : 1.0);
             call.dx.put(at, w, [&](T* to, std::int64_t, std::int64_t) {
+                if (!sums)  // the moments are constants: x is not read
+                    return loops<T, B>().column_forward(call.dy + at, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
                 loops<T, B>().column_backward(call.x + at, call.dy + at, to, w, tile.hi, tile.lo, tile.scale,
                                               tile.through_mean, tile.through_var, s);
             });

@@ -19,6 +19,12 @@ struct Moments {
     double count = 0, mean = 0, m2 = 0;
 };
 
+// The mean of two parts. share: of the second in their count. Finite means may be further apart than double holds.
+inline double merged_mean(double one, double two, double share) {
+    const double delta = two - one;
+    return std::isinf(delta) ? one * (1 - share) + two * share : one + delta * share;
+}
+
 // The moments of both parts; exactly those of one part if the other is empty.
 inline void merge(Moments& into, const Moments& other) {
     if (other.count == 0) return;
@@ -27,13 +33,34 @@ inline void merge(Moments& into, const Moments& other) {
         return;
     }
     const double total = into.count + other.count, share = other.count / total, delta = other.mean - into.mean;
-    into.mean += delta * share;
+    into.mean = merged_mean(into.mean, other.mean, share);
     into.m2 += other.m2 + delta * delta * (into.count * share);
     into.count = total;
 }
 
-// Float holds squares between about 1e-38 and 1e38. Sums near these limits are taken again in double.
-template <class A> inline bool trusted(double m2) { return sizeof(A) == sizeof(double) || (m2 >= 1e-30 && m2 <= 1e36); }
+// Float holds squares between about 1e-38 and 1e38. Sums near these limits are taken again in double. Not even that
+// holds all of them: see `measure_overflowed`.
+template <class A> inline bool trusted(double m2) {
+    return sizeof(A) == sizeof(double) ? std::isfinite(m2) : m2 >= 1e-30 && m2 <= 1e36;
+}
+
+// The moments of n elements at(i), of weight s[i] or 1, whose squared deviations left double. If all are finite, m2 is
+// inf and the mean is still theirs: that of the elements times 2^-100, whose sums stay in range. If not, both are NaN.
+template <class At>
+void measure_overflowed(At at, const double* s, std::int64_t n, bool center, double* mean, double* m2) {
+    if (!center) return;  // inf, or NaN, is right
+    constexpr double SMALL = 0x1p-100, MOST = 1.7976931348623157e308 * SMALL;
+    const double first = at(0) * SMALL;
+    double sum = 0, total = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+        const double times = s ? s[i] : 1;
+        sum += times * (at(i) * SMALL - first);
+        total += times;
+    }
+    const double scaled = first + sum / total;
+    *mean = std::isfinite(scaled) ? (scaled > MOST ? MOST : scaled < -MOST ? -MOST : scaled) / SMALL : NAN;
+    *m2 = std::isfinite(scaled) ? INFINITY : NAN;
+}
 
 // The moments of `count` <= GROUP stretches of n elements each, in blocks. ahead: as in loops.hpp.
 template <class T, class A>
@@ -47,6 +74,9 @@ void measure_stretches(const T* const* x, int count, std::int64_t n, bool center
         loops<T, A>().row_moments(at, count, length, center, ahead, mean, m2);
         for (int r = 0; r < count; ++r) {
             if (!trusted<A>(m2[r])) loops<T, double>().row_moments(at + r, 1, length, center, 0, mean + r, m2 + r);
+            if (!trusted<double>(m2[r]))
+                measure_overflowed([&](std::int64_t j) { return load<double>(at[r][j]); }, nullptr, length, center,
+                                   mean + r, m2 + r);
             merge(found[r], {static_cast<double>(length), mean[r], m2[r]});
         }
     }
@@ -58,6 +88,9 @@ inline double rstd_of(const CallParams& p, const Moments& m) {
     const double deviation = p.eps_outside ? std::sqrt(var) + p.eps : std::sqrt(var + p.eps);
     return m.count > p.ddof && deviation != 0 ? 1 / deviation : 0;
 }
+
+// What is subtracted from x. Without a deviation every finite x gives exactly the bias, also where x - mean overflows.
+inline double center_of(const Moments& m, double rstd) { return rstd == 0 ? 0 : m.mean; }
 
 // Sums over the elements of one statistic.
 struct Sums {
@@ -78,7 +111,7 @@ inline Shared shared_of(const CallParams& p, const Moments& m, const Sums* sums,
         double factor = 1;
         if (p.eps_outside) {
             const double std = std::sqrt(m.m2 / (m.count - p.ddof));
-            factor = std > 0 ? (std + p.eps) / std : 0;
+            factor = std > 0 ? 1 + p.eps / std : 0;  // not inf / inf
         }
         found.through_var = rstd * (rstd * (factor * (sums->dxhat_xhat / (m.count - p.ddof))));
     }

@@ -25,6 +25,9 @@ Moments measure_scattered(const CallParams& p, const ValidRuns& runs, std::int64
         if (p.sample_weight) {
             for (std::int64_t i = 0; i < n; ++i) here.count += weights[i];
             loops<T, double>().weighted_moments(gathered, weights, n, p.center, &here.mean, &here.m2);
+            if (!trusted<double>(here.m2))
+                measure_overflowed([&](std::int64_t i) { return load<double>(gathered[i]); }, weights, n, p.center,
+                                   &here.mean, &here.m2);
         } else {
             measure_stretches<T, A>(&only, 1, n, p.center, 0, &here);
         }
@@ -141,13 +144,14 @@ void forward_group(const Forward<T>& call, std::int64_t q, std::int64_t k, std::
     for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
         const std::int64_t plane = (q * p.width() + c) * p.positions;
         const double scale = rstd * affine.weight[c], bias = affine.bias[c];
-        const LoopStatistic<A> one(found.mean, scale);
+        const double middle = center_of(found, rstd);
+        const LoopStatistic<A> one(middle, scale);
         const bool fits = one.fits && holds<A>(bias);
         const auto stretch = [&](std::int64_t start, std::int64_t length) {
             const T* from = x + plane + start;
             call.y.put(plane + start, length, [&](T* to, std::int64_t i, std::int64_t n) {
                 if (fits) loops<T, A>().forward(from + i, to, n, one.hi, one.lo, one.rstd, static_cast<A>(bias));
-                else loops<T, double>().forward(from + i, to, n, found.mean, 0.0, scale, bias);
+                else loops<T, double>().forward(from + i, to, n, middle, 0.0, scale, bias);
             });
         };
         sweep_plane(p, call.runs, q, stretch, [&](std::int64_t begin, std::int64_t end) {
@@ -182,7 +186,8 @@ template <class T, class A>
 void sums_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i, double rstd, double* parts) {
     const CallParams& p = call.p;
     const Moments& found = call.moments[i];
-    const LoopStatistic<A> one(found.mean, rstd);
+    const double middle = center_of(found, rstd);
+    const LoopStatistic<A> one(middle, rstd);
     for (std::int64_t c = 0; c < p.channels; ++c) {
         const std::int64_t at = (q * p.width() + k * p.channels + c) * p.positions;
         double plain = 0, product = 0;
@@ -193,7 +198,7 @@ void sums_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::in
                 double here = 0, here_product = 0;
                 if (one.fits) loops<T, A>().sums(xs, dys, n, one.hi, one.lo, one.rstd, &here, &here_product);
                 if (!one.fits || !std::isfinite(here) || !std::isfinite(here_product))  // beyond float
-                    loops<T, double>().sums(xs, dys, n, found.mean, 0.0, rstd, &here, &here_product);
+                    loops<T, double>().sums(xs, dys, n, middle, 0.0, rstd, &here, &here_product);
                 plain += here;
                 product += here_product;
             }
@@ -212,18 +217,22 @@ template <class T, class A> void backward_group(const Backward<T>& call, std::in
     for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
         const std::int64_t plane = (q * p.width() + c) * p.positions;
         const double scale = rstd * weight[c];
-        const LoopStatistic<A> one(found.mean, scale);
+        const double middle = center_of(found, rstd);
+        const LoopStatistic<A> one(middle, scale);
         const bool fits = one.fits && holds<A>(shared.through_mean) && holds<A>(shared.through_var) && !p.sample_weight;
         const auto stretch = [&](std::int64_t start, std::int64_t length) {
             const T *xs = call.x + plane + start, *dys = call.dy + plane + start;
             const double* s = p.sample_weight ? p.sample_weight + q * p.extent + start : nullptr;
             call.dx.put(plane + start, length, [&](T* to, std::int64_t i, std::int64_t n) {
-                if (fits) {
+                if (!call.used()) {  // the moments are constants: x is not read
+                    if (fits) loops<T, A>().forward(dys + i, to, n, 0, 0, one.rstd, 0);
+                    else loops<T, double>().forward(dys + i, to, n, 0.0, 0.0, scale, 0.0);
+                } else if (fits) {
                     loops<T, A>().backward(xs + i, dys + i, to, n, one.hi, one.lo, one.rstd,
                                            static_cast<A>(shared.through_mean), static_cast<A>(shared.through_var),
                                            nullptr);
                 } else {
-                    loops<T, double>().backward(xs + i, dys + i, to, n, found.mean, 0.0, scale, shared.through_mean,
+                    loops<T, double>().backward(xs + i, dys + i, to, n, middle, 0.0, scale, shared.through_mean,
                                                 shared.through_var, s ? s + i : nullptr);
                 }
             });

@@ -98,13 +98,14 @@ template <class T, class A> void forward_rows(const Forward<T>& call) {
             }
             for (int r = 0; r < n; ++r) {
                 const std::int64_t at = (rows[r] * p.kept + k) * p.channels;
-                const LoopStatistic<A> one(here[r].mean, rstd[r]);
+                const double middle = center_of(here[r], rstd[r]);
+                const LoopStatistic<A> one(middle, rstd[r]);
                 y.put(at, p.channels, [&](T* to, std::int64_t j, std::int64_t m) {
                     if (one.fits && narrow) {
                         loops<T, A>().row_forward(x + at + j, to, m, one.hi, one.lo, one.rstd, weight.at(c + j),
                                                   bias.at(c + j));
                     } else {
-                        loops<T, double>().row_forward(x + at + j, to, m, here[r].mean, 0.0, rstd[r],
+                        loops<T, double>().row_forward(x + at + j, to, m, middle, 0.0, rstd[r],
                                                        affine.weight + c + j, affine.bias + c + j);
                     }
                 });
@@ -130,8 +131,8 @@ template <class T, class A> struct RowGroup {
             const std::int64_t i = rows[r] * p.kept + k;
             x[r] = call.x + i * p.channels;
             dy[r] = call.dy + i * p.channels;
-            mean[r] = call.moments[i].mean;
             rstd[r] = rstd_of(p, call.moments[i]);
+            mean[r] = center_of(call.moments[i], rstd[r]);
         }
         for (int r = 0; r < n; ++r) {
             const LoopStatistic<A> one(mean[r], rstd[r]);
@@ -199,6 +200,10 @@ template <class T, class A> void backward_rows(const Backward<T>& call) {
     const Narrowed<A> narrow(weight, width);
     const std::vector<Chunk> chunks = chunks_of(runs, BLOCK_ROWS);
     std::vector<A> parts(given ? 0 : chunks.size() * 2 * width);
+    // dx = dy * scale + 0 of rows whose moments are constants, or have weight 0.
+    const bool some_apart = constant || p.sample_weight;
+    const std::vector<double> zeros(some_apart ? width : 0);
+    const std::vector<A> narrow_zeros(some_apart ? width : 0);
     const auto gap = [&](std::int64_t begin, std::int64_t end) {
         if (dx) dx.fill(p.keep_padding ? dy : nullptr, begin * width, (end - begin) * width);
     };
@@ -226,8 +231,15 @@ template <class T, class A> void backward_rows(const Backward<T>& call) {
             for (int r = 0; dx && r < n; ++r) {
                 const double through_mean = shared[r].through_mean, through_var = shared[r].through_var;
                 const bool fits = all.fits[r] && holds<A>(through_mean) && holds<A>(through_var);
+                const bool apart = constant || (p.sample_weight && p.sample_weight[rows[r]] == 0);
                 const auto write = [&](T* to, std::int64_t j, std::int64_t m) {
-                    if (fits) {
+                    if (apart && fits) {
+                        loops<T, A>().row_forward(all.dy[r] + j, to, m, 0, 0, all.factor[r], narrow.at(c + j),
+                                                  narrow_zeros.data() + c + j);
+                    } else if (apart) {
+                        loops<T, double>().row_forward(all.dy[r] + j, to, m, 0.0, 0.0, all.rstd[r], weight + c + j,
+                                                       zeros.data() + c + j);
+                    } else if (fits) {
                         loops<T, A>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.hi[r], all.lo[r],
                                                    lone[r] ? 0 : all.factor[r], narrow.at(c + j),
                                                    static_cast<A>(through_mean), static_cast<A>(through_var));
@@ -250,8 +262,8 @@ template <class T, class A> void backward_rows(const Backward<T>& call) {
         runs.walk(0, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t n, std::int64_t) {
             for (std::int64_t at = start * width + c; at < (start + n) * width; at += width) {
                 const Moments& m = found[at / p.channels];
-                const double g = load<double>(dy[at]);
-                exact.dxhat_xhat += g * ((load<double>(x[at]) - m.mean) * rstd_of(p, m));
+                const double g = load<double>(dy[at]), rstd = rstd_of(p, m);
+                exact.dxhat_xhat += g * ((load<double>(x[at]) - center_of(m, rstd)) * rstd);
                 exact.dxhat += g;
             }
         });

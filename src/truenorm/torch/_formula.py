@@ -20,10 +20,10 @@ from truenorm.core.norm import Norm
 
 @dataclass(eq=False)
 class Segments:
-    """Packed rows whose samples have statistics of their own: `ids` says to which sample each row belongs."""
+    """Packed rows that share statistics with some others: those of a sample, or those of a position."""
 
-    ids: Tensor  # (rows,)
-    samples: int
+    ids: Tensor  # (rows,): to which statistic each row belongs
+    samples: int  # how many there are, at most
 
 
 @dataclass(eq=False)
@@ -59,7 +59,9 @@ def normalize(
         table = torch.stack([count.expand(mean.shape), mean, m2], -1).detach().reshape(*_statistics(mask), 3)
     else:
         mean, var = (one.to(wide.dtype).reshape(layout.statistics_split) for one in (fixed.mean, fixed.var))
-    y = (selected - _spread(mean, mask)) * _spread(rstd_of(var, norm), mask)
+    rstd = rstd_of(var, norm) if fixed is not None else torch.where(count > norm.ddof, rstd_of(var, norm), 0.0)
+    y = (selected - _spread(_center(mean, rstd), mask)) * _spread(rstd, mask)
+    y = y if valid is None else torch.where(valid, y, 0.0)  # 0 · NaN would reach the gradient of weight
     if weight is not None:
         y = y * weight.to(y.dtype).reshape(layout.weight_split)
     if bias is not None:
@@ -90,19 +92,25 @@ def gradients(
         var = safe_divide(m2, count - norm.ddof)
     else:
         mean, var = (one.to(wide.dtype).reshape(layout.statistics_split) for one in (fixed.mean, fixed.var))
-    rstd = _spread(rstd_of(var, norm), mask)
-    xhat = (selected - _spread(mean, mask)) * rstd
+    rstd = rstd_of(var, norm) if fixed is not None else torch.where(count > norm.ddof, rstd_of(var, norm), 0.0)
+    mean, rstd = _spread(_center(mean, rstd), mask), _spread(rstd, mask)
+    xhat = (selected - mean) * rstd
     xhat = xhat if valid is None else torch.where(valid, xhat, 0.0)
     dxhat = dselected if weight is None else dselected * weight.to(wide.dtype).reshape(layout.weight_split)
     dx = dxhat
     if fixed is None:
-        counts = 1.0 if mask.sample_weight is None else mask.sample_weight.to(wide.dtype)
+        shared = torch.zeros_like(dx)
         if norm.center:
-            dx = dx - counts * _spread(safe_divide(_total(dxhat, mask), count), mask)
+            shared = shared + _spread(safe_divide(_total(dxhat, mask), count), mask)
         inner = safe_divide(_total(dxhat * xhat, mask), count - norm.ddof)
         if norm.eps_at == "std":  # the deviation, not its square, is what eps was added to
-            inner = inner * safe_divide(var.sqrt() + norm.eps, var.sqrt())
-        dx = dx - counts * xhat * _spread(inner, mask)
+            std = var.sqrt()
+            inner = inner * torch.where(std > 0, 1 + safe_divide(torch.full_like(std, norm.eps), std), 0.0)
+        shared = shared + xhat * _spread(inner, mask)
+        if mask.sample_weight is not None:  # 0 times an infinite sum is 0 here
+            counts = mask.sample_weight.to(wide.dtype)
+            shared = torch.where(counts == 0, 0.0, counts * shared)
+        dx = dx - shared
     dx = dx * rstd
     if valid is not None:
         dx = torch.where(valid, dx, dwide if padding == "keep" else 0.0)
@@ -133,27 +141,70 @@ def moments(x: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor]:
     def total(values: Tensor) -> Tensor:
         return _total(values if weight is None else weight * values, mask)
 
-    mean = safe_divide(total(x), count) if mask.norm.center else torch.zeros_like(total(x))
-    centered = x - _spread(mean, mask)
-    if mask.valid is not None:
-        centered = torch.where(mask.valid, centered, 0.0)
-    return count, mean, total(centered * centered)
+    if not mask.norm.center:
+        squares = total(x * x)
+        return count, torch.zeros_like(squares), squares
+    scale = _scale(x, mask)
+    scaled = x * _spread(scale, mask)
+    # Twice, so that the mean of equal values is exactly their value. The first mean only moves the origin.
+    about = safe_divide(total(scaled), count).detach()
+    mean = about + safe_divide(total(_selected(scaled - _spread(about, mask), mask)), count)
+    centered = _selected(scaled - _spread(mean, mask), mask)
+    return count, mean / scale, total(centered * centered) / (scale * scale)
+
+
+def _selected(values: Tensor, mask: Mask) -> Tensor:
+    """0 where not valid, or of weight 0."""
+    values = values if mask.valid is None else torch.where(mask.valid, values, 0.0)
+    return values if mask.sample_weight is None else torch.where(mask.sample_weight > 0, values, 0.0)
+
+
+def _scale(x: Tensor, mask: Mask) -> Tensor:
+    """2^-100 for statistics of values so large that their sum could overflow, else 1: as in the reference."""
+    if x.dtype != torch.float64 or x.numel() == 0:
+        return x.new_ones((1,) * x.dim())
+    size, layout, segments = x.detach().abs(), mask.layout, mask.segments
+    if segments is None:
+        largest = size.amax(layout.reduced, keepdim=True) if layout.reduced else size
+    else:
+        rows = size[0]
+        ids = segments.ids.reshape(-1, *[1] * (rows.dim() - 1)).expand(rows.shape)
+        largest = rows.new_zeros(segments.samples, *rows.shape[1:]).scatter_reduce(0, ids, rows, "amax")
+        others = [i - 1 for i in layout.reduced if i > 1]
+        largest = (largest.amax(others, keepdim=True) if others else largest)[:, None]
+    return torch.where(largest > torch.finfo(x.dtype).max * 2.0**-100, 2.0**-100, 1.0).to(x.dtype)
+
+
+def _center(mean: Tensor, rstd: Tensor) -> Tensor:
+    """What is subtracted from x. Without a deviation every finite x gives 0, also where x - mean would overflow."""
+    return torch.where(rstd == 0, 0.0, mean)
 
 
 def rstd_of(var: Tensor, norm: Norm) -> Tensor:
-    """1 / sqrt(var + eps), or 1 / (sqrt(var) + eps); 0 where that is 1 / 0, and without a gradient there."""
+    """1 / sqrt(var + eps), or 1 / (sqrt(var) + eps); 0 where that is 1 / 0 or 1 / inf, and without a gradient there."""
     if norm.eps_at == "std":
-        some = var > 0
-        under = torch.where(some, torch.where(some, var, 1.0).sqrt(), 0.0) + norm.eps
-        return safe_divide(torch.ones_like(under), under)
+        some = ~((var <= 0) | (var == math.inf))  # NaN stays NaN
+        inside = torch.where(some, var, 1.0)
+        std = inside.detach().sqrt() * _relative(inside).sqrt()
+        under = torch.where(some, std, torch.where(var <= 0, 0.0, var)) + norm.eps
+        some = ~((under <= 0) | (under == math.inf))
+        inside = torch.where(some, under, 1.0)
+        return torch.where(some, inside.detach().reciprocal() * _relative(inside).reciprocal(), 0.0)
     under = var + norm.eps
-    some = under > 0
-    return torch.where(some, torch.where(some, under, 1.0).rsqrt(), 0.0)
+    some = ~((under <= 0) | (under == math.inf))
+    inside = torch.where(some, under, 1.0)
+    return torch.where(some, inside.detach().rsqrt() * _relative(inside).rsqrt(), 0.0)
+
+
+def _relative(values: Tensor) -> Tensor:
+    """1, with the gradient of values / constant. A power of it has the derivatives of that power, but no rstd³ in
+    them, which float64 does not hold for deviations beyond 1e±103."""
+    return values / values.detach()
 
 
 def safe_divide(above: Tensor, below: Tensor) -> Tensor:
-    """above / below, and 0 where below is not above 0: also in the gradient."""
-    some = below > 0
+    """above / below, and 0 where below is not above 0: also in the gradient. NaN stays NaN."""
+    some = ~(below <= 0)
     return torch.where(some, above / torch.where(some, below, 1.0), 0.0)
 
 

@@ -291,7 +291,10 @@ def to_mask(norm: Norm, x: Tensor, ragged: Ragged | None) -> Mask:
         norm, alike = packed_norm(norm, shape)
         if not alike:
             rows = torch.arange(shape[0], device=x.device)
-            segments = Segments(torch.searchsorted(offsets.contiguous(), rows, right=True) - 1, len(offsets) - 1)
+            samples = torch.searchsorted(offsets.contiguous(), rows, right=True) - 1
+            segments = Segments(samples, len(offsets) - 1)
+            if not norm.axes[1].pieces[0].reduced:  # "[b] t c": the samples share the statistics of a position
+                segments = Segments(rows - offsets.index_select(0, samples), shape[0])
             shape = (1, *shape)
     layout = layout_of(norm, shape) if all(type(size) is int for size in shape) else layout_of.__wrapped__(norm, shape)
     if valid is not None:

@@ -140,4 +140,6 @@ def _statistics(a: Arguments) -> tuple[Any, ...]:
     norm, alike = packed_norm(norm, shape)
     if alike:
         return layout_of.__wrapped__(norm, shape).statistics
-    return (a.offsets.shape[0] - 1, *layout_of.__wrapped__(norm, (1, *shape)).statistics[1:])
+    statistics = layout_of.__wrapped__(norm, (1, *shape)).statistics
+    # "b [t] c" has one for each sample, "[b] t c" at most one for each row.
+    return (a.offsets.shape[0] - 1 if norm.axes[1].pieces[0].reduced else shape[0], *statistics[1:])
