@@ -99,7 +99,7 @@ status=0
 if [[ $kind == address ]]; then
     tests --thin 3 -k "not openmp and not fork_beside_a_call" tests/native tests/lab/test_layers.py || status=$?
     tests tests/core/test_oracle.py tests/core/test_edges.py tests/core/test_law.py || status=$?
-    sanitized -m tools.fuzz_native --seconds 60 --seed 4 --fence 0 || status=$? # no fence: the sanitizer has its own
+    sanitized -m tools.fuzz --kind calls --seconds 60 --seed 4 --fence 0 || status=$? # no fence: the sanitizer has its own
 else
     tests tests/native/test_threads.py tests/native/test_padding.py -k "not openmp" || status=$?
 fi

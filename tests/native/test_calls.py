@@ -15,7 +15,8 @@ from patterns import (
 )
 
 _native = pytest.importorskip("truenorm._native", reason="the compiled part was not built")
-from tools.fuzz_native import HANGS, limit_memory  # noqa: E402
+from tools.fuzz.calls import limit_memory  # noqa: E402
+from tools.fuzz.driver import HANGS  # noqa: E402
 from tools.native_calls import Sizes, arguments, columns, planes, rows  # noqa: E402
 
 

@@ -1,0 +1,243 @@
+"""How far results may be from the reference: the one table of tolerances of the fuzzer, derived from rounding alone.
+
+u is the unit roundoff of the sums: 2^-53 for float64, 2^-24 for the kernels of narrower dtypes. eta is the smallest
+subnormal number. A sum of k additions of values v has an error of at most k u Σ|v| [higham]. The kernels add blocks
+of float32 in lanes (`DEPTH` additions at most) and the blocks in float64; sums in float64 may add one by one.
+
+Statistics. n elements of magnitude M = max|x|, deviations d = x - mean, R = max|d|, N = Σ s (n without weights).
+A block is summed around an estimate of its mean, which is stored with an error of a ≤ 2 u M + k u R.
+
+    mean    (k + 3) u (mean|d| + a)                    the sum of the deviations, which corrects the estimate
+            + (n / 64 + 4) 2^-53 M + 4 eta             merging blocks, and storing the mean
+    m2      2 (k + 6) u (m2 + N a²) + 2 n eta          the squares and their sum
+            + 2 δmean sqrt(N m2) + N δmean²            deviations from a mean that is off by δmean
+    rstd    from m2 - δm2 to m2 + δm2                  the function itself, at both ends: no linearization
+
+A value that is not finite makes mean, m2 and y NaN; the derivatives of its statistic are not determined.
+If R = 0 all values are equal: m2 is exactly 0. Otherwise m2 - δm2 may reach 0 with eps = 0, and rstd is then not
+determined by the data: its bound is infinite, and so are those of all that depends on it.
+
+Results. Each further operation rounds once, so products of a few factors have a relative error of at most 6 u:
+
+    xhat    |d| δrstd + rstd δmean + 6 u |xhat| + rstd u² M      the mean is subtracted in two parts
+    y       |weight| δxhat + 6 u (|weight xhat| + |bias|)
+    S1, S2  k u Σ|dxhat|,  Σ |dxhat| δxhat + (k + 4) u Σ|dxhat xhat|
+    dx      rstd times the errors of its three terms, 6 u of their sizes, and δrstd times their sizes
+    dweight, dbias   like S2 and S1, over the elements of a weight
+
+and each result is rounded to its dtype, by at most the distance between neighbours there. Beyond the largest number of
+a dtype results are inf; they are compared as that number.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from truenorm.core.inputs import Normalized
+from truenorm.core.reference import rstd_of
+
+Array = np.ndarray[Any, Any]
+WIDE = 2.0**-53
+NARROW = 2.0**-24
+ETA = 5e-324
+DEPTH = 80  # 2048 elements in 32 lanes, or 64 rows, and the tree of the lanes
+SAFE = 1e-154  # deviations below it have squares below the smallest normal number
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The largest allowed error of each result, in its shape. inf: not determined."""
+
+    mean: Array
+    m2: Array
+    y: Array
+    dx: Array
+    dweight: Array | None
+    dbias: Array | None
+
+
+def bounds(out: Normalized, dy: Array, unit: float) -> Bounds:
+    """The bounds for what `out` and its backward pass computed in float64, where the sums have this unit roundoff."""
+    with np.errstate(all="ignore"):
+        return _bounds(out, dy, unit)
+
+
+def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
+    masked, norm, layout = out.masked, out.norm, out.masked.layout
+    axes, split = layout.reduced, layout.statistics_split
+    count, mean, m2 = (np.asarray(one, float).reshape(split) for one in _parts(out))
+    x = masked.x
+    s = np.broadcast_to(_weights(out), x.shape)
+    valid = np.broadcast_to(True if masked.valid is None else masked.valid, x.shape)
+    counted = s > 0
+    d = np.where(valid, np.abs(x - mean), 0.0)
+
+    def over(values: Array) -> Array:
+        return np.asarray(values.sum(axis=axes, keepdims=True))
+
+    def most(values: Array) -> Array:
+        return np.asarray(
+            np.where(counted & np.isfinite(values), values, 0.0).max(axis=axes, keepdims=True, initial=0.0)
+        )
+
+    n = over(counted.astype(float))
+    k = depth(n, u)
+    largest, spread = most(np.abs(x)), most(d)
+    if out.given is None:
+        a = 2 * u * largest + k * u * spread
+        off = (k + 3) * u * (_ratio(over(_times(s, d)), count) + a) + (n / 64 + 4) * WIDE * largest
+        off = np.where(spread > 0, off, 0.0) + 4 * ETA
+        off = off if norm.center else np.zeros_like(off)
+        squares = 2 * (k + 6) * u * (m2 + count * a**2) + 2 * n * ETA
+        dm2 = np.where(most(np.abs(x) if not norm.center else d) > 0, squares, 0.0)
+        dm2 = dm2 + np.where(spread > 0, 2 * off * np.sqrt(count * m2) + count * off**2, 0.0) * norm.center
+    else:
+        off, dm2 = np.zeros(split), np.zeros(split)
+    rstd = rstd_of(out.moments, norm).reshape(split)
+    low, high = (_rstd(np.maximum(m2 + sign * dm2, 0.0), count, out) for sign in (1, -1))
+    drstd = np.maximum(np.abs(high - rstd), np.abs(rstd - low)) + 4 * u * rstd
+    drstd, high = (np.where(rstd == 0, np.where(dm2 > 0, one, 0.0), one) for one in (drstd, np.maximum(high, rstd)))
+
+    xhat = np.where(rstd == 0, 0.0, d * rstd)
+    dxhat_error = _times(d, drstd) + _times(high, off) + 6 * u * xhat + rstd * u**2 * largest
+    weight, bias = (_parameter(out, name) for name in ("weight", "bias"))
+    y = np.abs(weight) * dxhat_error + 6 * u * (np.abs(weight) * xhat + np.abs(bias))
+
+    g = np.abs(masked.arrange(dy))
+    dxhat = g * np.abs(weight)
+    signed = masked.arrange(dy) * weight
+    xhat_signed = np.where(rstd == 0, 0.0, np.where(valid, x - mean, 0.0) * rstd)
+    k = depth(over(valid.astype(float)), u)
+    s1, s2 = np.abs(over(signed)), np.abs(over(signed * xhat_signed))
+    e1 = k * u * over(dxhat)
+    e2 = over(_times(dxhat, dxhat_error)) + (k + 4) * u * over(dxhat * xhat)
+    freedom = count - norm.ddof
+    factor, dfactor = _factor(m2, dm2, freedom, out)
+    through_mean = s * _ratio(s1, count) * norm.center
+    through_var = s * xhat * _ratio(s2, freedom) * factor
+    errors = s * _ratio(e1, count) * norm.center + s * factor * _ratio(_times(s2, dxhat_error) + xhat * e2, freedom)
+    errors = errors + s * xhat * _ratio(s2, freedom) * dfactor
+    if out.given is not None:
+        through_mean, through_var, errors = np.zeros_like(dxhat), np.zeros_like(dxhat), np.zeros_like(dxhat)
+    terms = dxhat + through_mean + through_var
+    dx = _times(high, 6 * u * terms + errors) + _times(drstd, terms)
+    # rstd² leaves float64: eps is 0 and the squared deviations are subnormal. Or the sums do, of finite values.
+    lost = (rstd > 1 / SAFE) | (np.isfinite(x) & np.isfinite(m2) & ~np.isfinite(xhat * _ratio(s2, freedom) * factor))
+    # A value that is not finite makes the outputs of its statistic NaN, and their derivatives undefined.
+    wrong = valid & ~np.isfinite(x)
+    lost |= np.asarray(wrong.any(axis=axes, keepdims=True))
+    dx = np.where(lost & (out.given is None), np.inf, dx)
+
+    k = depth(np.asarray(valid.sum(axis=layout.unweighted, keepdims=True), float), u)
+    dweight = (_times(g, dxhat_error)).sum(layout.unweighted, keepdims=True)
+    dweight = dweight + (k + 4) * u * (g * xhat).sum(layout.unweighted, keepdims=True)
+    dweight = np.where((valid & lost & (out.given is None)).any(layout.unweighted, keepdims=True), np.inf, dweight)
+    dbias = k * u * g.sum(layout.unweighted, keepdims=True)
+    statistics, shape = layout.statistics, layout.weight_shape or ()
+    return Bounds(
+        off.reshape(statistics),
+        dm2.reshape(statistics),
+        _restore(out, y),
+        _restore(out, dx),
+        None if out.weight is None else dweight.reshape(shape),
+        None if out.bias is None else dbias.reshape(shape),
+    )
+
+
+def depth(n: Array, u: float) -> Array:
+    """How many additions a value of a sum of n takes part in, at most."""
+    return (n if u == WIDE else np.minimum(n, DEPTH)) + 8
+
+
+def spacing(values: Array, dtype: str) -> Array:
+    """The distance between neighbours around these values."""
+    if dtype == "bfloat16":
+        return np.exp2(np.floor(np.log2(np.maximum(np.abs(values), 2.0**-126))) - 7)
+    most = np.finfo(dtype).max
+    return np.asarray(np.spacing(np.minimum(np.abs(values), most).astype(dtype)), float)
+
+
+def greatest(dtype: str) -> float:
+    """The largest finite number."""
+    return 3.3895313892515355e38 if dtype == "bfloat16" else float(np.finfo(dtype).max)
+
+
+def compare(found: Array, expected: Array, bound: Array, dtype: str, name: str) -> tuple[int, int]:
+    """Asserts that the results agree. Returns how many numbers were compared, and how many are not determined."""
+    with np.errstate(all="ignore"):
+        found, expected = np.asarray(found, float), np.asarray(expected, float)
+        assert found.shape == expected.shape, f"{name}: shape {found.shape}, not {expected.shape}"
+        most = greatest(dtype)
+        one, two = np.clip(found, -most, most), np.clip(expected, -most, most)
+        allowed = np.broadcast_to(bound, expected.shape) + spacing(two, dtype)
+        unknown = np.broadcast_to(np.isinf(bound) | (np.isnan(bound) & ~np.isnan(expected)), expected.shape)
+        right = (np.abs(one - two) <= allowed) | (np.isnan(found) & np.isnan(expected)) | unknown
+        right |= found == expected
+    if not right.all():
+        i = np.unravel_index(int(np.argmin(right)), right.shape)
+        at = f"{name}{list(map(int, i))}" if i else name
+        raise AssertionError(f"{at} is {found[i]!r}, not {expected[i]!r}, allowed {allowed[i]:.3g} ({dtype})")
+    return int(right.size - unknown.sum()), int(unknown.sum())
+
+
+# ---- pieces ----
+
+
+def _parts(out: Normalized) -> tuple[Any, Any, Any]:
+    return out.moments.count, out.moments.mean, out.moments.m2
+
+
+def _weights(out: Normalized) -> Array:
+    masked = out.masked
+    if masked.sample_weight is not None:
+        return np.asarray(masked.sample_weight, float)
+    return np.ones(1) if masked.valid is None else masked.valid.astype(float)
+
+
+def _parameter(out: Normalized, name: str) -> Array:
+    values = getattr(out, name)
+    if values is None:
+        return np.asarray(1.0 if name == "weight" else 0.0)
+    return np.asarray(values, float).reshape(out.masked.layout.weight_split)
+
+
+def _restore(out: Normalized, values: Array) -> Array:
+    """Bounds in the shape of x: padding is exact."""
+    masked = out.masked
+    values = np.broadcast_to(values, masked.layout.split)
+    if masked.valid is not None:
+        values = np.where(masked.valid, values, 0.0)
+    values = values.reshape(masked.layout.shape)
+    return values if masked.rows is None else values[masked.rows]
+
+
+def _rstd(m2: Array, count: Array, out: Normalized) -> Array:
+    """rstd of another m2; inf where nothing is divided by."""
+    norm = out.norm
+    var = _ratio(m2, count - norm.ddof)
+    deviation = np.sqrt(var + norm.eps) if norm.eps_at == "var" else np.sqrt(var) + norm.eps
+    return np.where(count > norm.ddof, 1 / deviation, 0.0)
+
+
+def _factor(m2: Array, dm2: Array, freedom: Array, out: Normalized) -> tuple[Array, Array]:
+    """1 + eps / std of eps_at="std", and its error."""
+    if out.norm.eps_at == "var":
+        return np.ones_like(m2), np.zeros_like(m2)
+
+    def at(m2: Array) -> Array:
+        std = np.sqrt(_ratio(m2, freedom))
+        return np.where(std > 0, 1 + out.norm.eps / std, 0.0)
+
+    middle, low, high = at(m2), at(m2 + dm2), at(np.maximum(m2 - dm2, 0.0))
+    lost = (m2 > 0) & (m2 <= dm2)  # std may be 0
+    return middle, np.where(lost, np.inf, np.maximum(np.abs(high - middle), np.abs(middle - low)))
+
+
+def _ratio(above: Any, below: Array) -> Array:
+    return np.where(below > 0, above / np.where(below > 0, below, 1.0), 0.0)
+
+
+def _times(one: Array, two: Array) -> Array:
+    """The product; 0 · inf is 0: what is exactly 0 has no error."""
+    return np.where((one == 0) | (two == 0), 0.0, one * two)
