@@ -8,7 +8,8 @@ Statistics. n elements of magnitude M = max|x|, deviations d = x - mean, R = max
 A block is summed around an estimate of its mean, which is stored with an error of a ≤ 2 u M + k u R.
 
     mean    (k + 3) u (mean|d| + a)                    the sum of the deviations, which corrects the estimate
-            + (n / 64 + 4) 2^-53 M + 4 eta             merging blocks, and storing the mean
+            + (n / 64 + 4) 2^-53 M                     merging blocks, and storing the mean
+            + 4 eta + n eta / N                        products with sample weights that underflow
     m2      2 (k + 6) u (m2 + N a²) + 2 n eta          the squares and their sum
             + 2 δmean sqrt(N m2) + N δmean²            deviations from a mean that is off by δmean
     rstd    from m2 - δm2 to m2 + δm2                  the function itself, at both ends: no linearization
@@ -87,7 +88,7 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
     if out.given is None:
         a = 2 * u * largest + k * u * spread
         off = (k + 3) * u * (_ratio(over(_times(s, d)), count) + a) + (n / 64 + 4) * WIDE * largest
-        off = np.where(spread > 0, off, 0.0) + 4 * ETA
+        off = np.where(spread > 0, off, 0.0) + 4 * ETA + _ratio(n * ETA, count)
         off = off if norm.center else np.zeros_like(off)
         squares = 2 * (k + 6) * u * (m2 + count * a**2) + 2 * n * ETA
         dm2 = np.where(most(np.abs(x) if not norm.center else d) > 0, squares, 0.0)
@@ -102,7 +103,9 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
     xhat = np.where(rstd == 0, 0.0, d * rstd)
     dxhat_error = _times(d, drstd) + _times(high, off) + 6 * u * xhat + rstd * u**2 * largest
     weight, bias = (_parameter(out, name) for name in ("weight", "bias"))
+    dxhat_error = np.where(np.isinf(xhat) & np.isfinite(x), np.inf, dxhat_error)  # of given moments: it overflows
     y = np.abs(weight) * dxhat_error + 6 * u * (np.abs(weight) * xhat + np.abs(bias))
+    y = np.where(np.isinf(dxhat_error), np.inf, y)
 
     g = np.abs(masked.arrange(dy))
     dxhat = g * np.abs(weight)
