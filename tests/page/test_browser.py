@@ -162,3 +162,54 @@ def test_a_stack_trace_names_the_file(open_page: Open) -> None:
 def test_modules_keep_their_names_to_themselves(open_page: Open) -> None:
     found = open_page().evaluate("['NORMS', 'html', 'formatNumber', 'start'].map((name) => typeof globalThis[name])")
     assert found == ["undefined"] * 4
+
+
+def test_numbers_at_the_end_of_what_there_is(open_page: Open) -> None:
+    page = open_page("#x=1e308,1;-1e308,2;1.7e308,3")
+    page.locator(".table-part .strips").scroll_into_view_if_needed()
+    page.locator(".table-part .strips svg").nth(3).wait_for()
+    assert page.locator(".table-part .strips svg").first.locator("circle").count() == 0
+    for x in ("1e308;1e308;1e308", "1.7e308,-1.7e308;-1.7e308,1.7e308"):
+        page.evaluate("(x) => { location.hash = `part=backward&x=${x}`; }", x)
+        page.get_by_text("Nothing can be measured:").wait_for()
+        assert "NaN" not in page.locator(".backward-check").inner_text()
+
+
+LEAVING = {
+    "a mouse that goes to the bar above": "document.dispatchEvent(new MouseEvent('mouseleave'))",
+    "another window": "dispatchEvent(new Event('blur'))",
+    "another tab": "document.dispatchEvent(new Event('visibilitychange'))",
+    "a finger that lets go": "document.body.dispatchEvent(new PointerEvent('pointerup', { bubbles: true }))",
+    "F5": "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'F5', bubbles: true }))",
+    "Alt+Left": "document.body.dispatchEvent(new KeyboardEvent('keydown', { altKey: true, bubbles: true }))",
+}
+
+
+def test_the_last_of_many_quick_changes_is_in_the_address_when_somebody_leaves(open_page: Open) -> None:
+    page = open_page()
+    for name, leave in LEAVING.items():
+        before, after, wanted = page.evaluate(
+            """async () => {
+                const select = document.getElementById("theme");
+                const choose = async (theme) => {
+                    select.value = theme;
+                    select.dispatchEvent(new Event("change"));
+                    await null; // watchers, and what writes the address, run in a microtask
+                };
+                for (let turn = 0; turn < 40; turn++) await choose(turn % 2 ? "light" : "dark");
+                const wanted = location.hash === "#theme=dark" ? "#theme=light" : "#theme=dark";
+                await choose(wanted.slice(7));
+                const before = location.hash;
+                LEAVE;
+                return [before, location.hash, wanted];
+            }""".replace("LEAVE", leave)
+        )
+        assert before != wanted, f"{name}: nothing was waiting to be written"
+        assert after == wanted, name
+
+
+def test_on_paper_every_column_has_its_dots(open_page: Open, tmp_path: Path) -> None:
+    page = open_page("#x=" + ";".join(",".join(str(i * j % 7) for j in range(30)) for i in range(8)))
+    assert page.locator(".strips svg").count() < 60
+    page.pdf(path=tmp_path / "page.pdf")
+    assert page.locator(".strips svg").count() == 60

@@ -30,6 +30,7 @@ function start() {
     for (const [name, mount] of Object.entries(PARTS)) mountSafely(name, mount, state.part(name));
     connectTabs(state);
     connectTheme(state);
+    connectLeaving(state);
 
     const complain = () => {
         const notice = document.getElementById("notice");
@@ -41,7 +42,6 @@ function start() {
         state.apply(location.hash);
         complain();
     });
-    addEventListener("pagehide", () => state.flush());
     document.getElementById("failed").remove();
 
     // For the curious: the maths, in the browser's console.
@@ -93,6 +93,20 @@ function connectTabs(state) {
             tabs[place].tabIndex = shown ? 0 : -1;
             document.getElementById(`panel-${name}`).hidden = !shown;
         });
+    });
+}
+
+/**
+ * After many changes in a row the address is written later, but before anybody can leave: a reload reads it at once.
+ * @type {(state: State) => void}
+ */
+function connectLeaving(state) {
+    const flush = () => state.flush();
+    for (const kind of ["pagehide", "blur", "pointerup"]) addEventListener(kind, flush);
+    for (const kind of ["visibilitychange", "mouseleave"]) document.addEventListener(kind, flush);
+    addEventListener("keydown", (event) => {
+        const mayLeave = event.ctrlKey || event.metaKey || event.altKey || event.key === "F5";
+        if (mayLeave && !event.repeat) flush();
     });
 }
 

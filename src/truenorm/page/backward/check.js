@@ -36,6 +36,11 @@ export function backwardCheck() {
         const paths = ["dx (through xhat)", "dx (through var)", "dx (through mean)"].map(values).filter(Boolean);
         const found = compareGradients({ ...model, dx: values("dx"), paths });
         const { chosen } = found;
+        const verdict = html("p", { class: "backward-verdict" }, verdictInWords(model, found));
+        if (!Number.isFinite(chosen.gradient) || !Number.isFinite(chosen.h)) {
+            result.replaceChildren(verdict); // which says why there is no number
+            return;
+        }
         /** @type {(name: string, words: string, value: string) => HTMLElement} */
         const line = (name, words, value) => html(
             "tr", {}, html("th", { scope: "row" }, `${name}, ${words}`), html("td", { "data-check": name }, value),
@@ -55,7 +60,7 @@ export function backwardCheck() {
                 jumpsAt(model.out, row, column) ? null
                     : line("difference", "relative to the largest path of dx", formatNumber(chosen.relative, 2)),
             )),
-            html("p", { class: "backward-verdict" }, verdictInWords(model, found)),
+            verdict,
         );
     }
     return { element, update };

@@ -94,6 +94,7 @@ export function ticks(low, high, about = 5) {
     if (!(high > low)) return [low];
     const raw = (high - low) / about;
     const power = 10 ** Math.floor(Math.log10(raw));
+    if (!(power > 0 && power < Infinity)) return [low]; // beyond what a computer can divide
     const step = power * [1, 2, 5, 10].find((one) => one * power >= raw);
     const first = Math.ceil(low / step);
     const count = Math.floor(high / step + 1e-9) - first + 1;

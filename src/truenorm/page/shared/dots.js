@@ -5,15 +5,17 @@ import { svg } from "#shared/elements.js";
 import { formatNumber } from "#shared/numbers.js";
 
 /**
- * Values as dots on a line, with a tick at the mean and a bar of one deviation to each side.
+ * Values as dots on a line, with a tick at the mean and a bar of one deviation to each side, where they are finite.
  * @type {(strip: { label: string; values: number[]; mean?: number | null; std?: number | null; domain: number[];
  *     width?: number; height?: number }) => SVGElement}
  */
 export function dotStrip({ label, values, mean = null, std = null, domain, width = 160, height = 28 }) {
     const [low, high] = domain;
+    const known = Number.isFinite(high - low);
+    const middles = known && Number.isFinite(mean) && Number.isFinite(std); // null is neither
     /** @type {(value: number) => number} */
     const place = (value) => 8 + ((value - low) / (high - low || 1)) * (width - 16);
-    const shown = values.filter((value) => value >= low && value <= high);
+    const shown = known ? values.filter((value) => value >= low && value <= high) : [];
     const middle = height / 2;
     const words = [`${values.length} values`];
     if (mean !== null) words.push(`mean ${formatNumber(mean)}`);
@@ -22,9 +24,8 @@ export function dotStrip({ label, values, mean = null, std = null, domain, width
     return svg(
         "svg", { class: "dots", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name },
         svg("line", { class: "axis", x1: 8, x2: width - 8, y1: middle, y2: middle }),
-        mean === null || std === null ? null
-            : bar(place(Math.max(mean - std, low)), place(Math.min(mean + std, high)), middle),
-        mean !== null ? svg("line", { class: "mean", x1: place(mean), x2: place(mean), y1: 4, y2: height - 4 }) : null,
+        middles ? bar(place(Math.max(mean - std, low)), place(Math.min(mean + std, high)), middle) : null,
+        middles ? svg("line", { class: "mean", x1: place(mean), x2: place(mean), y1: 4, y2: height - 4 }) : null,
         shown.map((value) => svg("circle", { class: "dot", cx: place(value), cy: middle, r: 4 })),
     );
 }

@@ -24,6 +24,7 @@ export function createStrips({ onparameter }) {
             if (line && isIntersecting) line.draw();
         }
     }, { rootMargin: "100px" });
+    addEventListener("beforeprint", () => lines.forEach((line) => line.draw())); // paper has no sight
     /** @type {HTMLElement} */
     const ends = html("p", { class: "note" });
     /** @type {StripsNow} */
