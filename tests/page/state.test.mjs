@@ -64,11 +64,88 @@ test("nonsense in an address is left out and said", () => {
     assert.equal(example({ hash: "#" }).complaints(), "");
 });
 
-test("an enormous table in an address is refused", () => {
-    const row = new Array(200).fill("1").join(",");
-    const state = example({ hash: `#x=${new Array(200).fill(row).join(";")}` });
-    assert.deepEqual(state.get("x"), [["1", "2"]]);
-    assert.ok(state.complaints().length < 200);
+test("a table in an address that is too large is refused in words", () => {
+    const tableOf = (rows, columns) => new Array(rows).fill(new Array(columns).fill("1").join(",")).join(";");
+    for (const [rows, columns] of [[200, 200], [1, 10_000], [10_000, 1], [1, 257], [1001, 1], [65, 64]]) {
+        const state = example({ hash: `#eps=2&x=${tableOf(rows, columns)}` });
+        assert.deepEqual(state.get("x"), [["1", "2"]]);
+        assert.equal(
+            state.complaints(),
+            "Ignored in the address, as it cannot be read: eps=2. Ignored in the address: x. "
+                + `A table has at most 1000 rows, 256 columns and 4096 cells, got ${rows} × ${columns}.`,
+        );
+    }
+    for (const [rows, columns] of [[64, 64], [1, 256], [1000, 4]]) {
+        const state = example({ hash: `#x=${tableOf(rows, columns)}` });
+        assert.equal(state.complaints(), "");
+        assert.equal(state.get("x").length, rows);
+    }
+    assert.equal(
+        example({ hash: `#x=1,${"2".repeat(201)}` }).complaints(),
+        "Ignored in the address: x. A cell has at most 200 characters, got 201.",
+    );
+    assert.equal(
+        example({ hash: `#x=${"%41".repeat(100_000)}` }).complaints(),
+        "Ignored in the address: x. A table in the address has at most 250000 characters, got 300000.",
+    );
+    const long = example({ hash: `#norm=layer&x=${"1".repeat(2_000_000)}` });
+    assert.equal(long.get("norm"), "batch");
+    assert.equal(long.complaints(), "The address was ignored. An address has at most 2000000 characters, got 2000014.");
+    long.apply("#norm=layer");
+    assert.equal(long.complaints(), "");
+});
+
+test("a value that is too large is not set, nor is anything beside it", () => {
+    const state = example();
+    assert.throws(() => state.set({ norm: "layer", x: [new Array(300).fill("1")] }), {
+        message: "A table has at most 1000 rows, 256 columns and 4096 cells, got 1 × 300.",
+    });
+    assert.throws(() => state.set({ x: [["1".repeat(201)]] }), { message: "A cell has at most 200 characters, got 201." });
+    assert.throws(() => state.set({ x: new Array(64).fill(new Array(64).fill("€".repeat(20))) }), {
+        message: "A table in the address has at most 250000 characters, got 741376.",
+    });
+    assert.equal(state.fragment(), "");
+});
+
+test("half of a surrogate pair is written as the character that stands for what is missing", async () => {
+    const state = example();
+    let seen = null;
+    state.watch(["x"], () => (seen = state.get("x")));
+    state.set({ x: [["7\ud800", "\udc00"]] });
+    await soon();
+    assert.deepEqual(seen, [["7\ud800", "\udc00"]]);
+    assert.equal(state.fragment(), "#x=7%EF%BF%BD,%EF%BF%BD");
+    assert.deepEqual(example({ hash: state.fragment() }).get("x"), [["7\ufffd", "\ufffd"]]);
+});
+
+test("a watcher that fails stops no other one", async () => {
+    const failures = [];
+    const state = example({ fail: (error) => failures.push(error.message) });
+    const seen = [];
+    state.watch(["norm"], () => {
+        if (state.get("norm") === "layer") throw new Error("broken");
+    });
+    state.watch(["norm"], () => seen.push(state.get("norm")));
+    state.set({ norm: "layer" });
+    await soon();
+    state.set({ norm: "batch" });
+    await soon();
+    assert.deepEqual([seen, failures], [["batch", "layer", "batch"], ["broken"]]);
+});
+
+test("an address that the browser does not take for now is written later", async () => {
+    const written = [];
+    let refusals = 2;
+    const write = (fragment) => {
+        if (refusals-- > 0) throw new Error("more than 100 in 30 seconds");
+        written.push(fragment);
+    };
+    const state = example({ write });
+    const seen = [];
+    state.watch(["norm"], () => seen.push(state.get("norm")));
+    state.set({ norm: "layer" });
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    assert.deepEqual([seen, written], [["batch", "layer"], ["#norm=layer"]]);
 });
 
 test("watchers run once for several changes, and not without one", async () => {
@@ -165,9 +242,12 @@ test("a cell that is no number keeps its text and is left out", () => {
 test("numbers are read as people write them, and nothing else is", () => {
     const good = { " 7 ": 7, "-1.5": -1.5, "−2": -2, "1,5": 1.5, "1e-3": 0.001, ".5": 0.5, "3.": 3, "+4": 4 };
     for (const [text, value] of Object.entries(good)) assert.equal(readNumber(text), value);
-    for (const text of ["", " ", "abc", "1 2", "0x10", "Infinity", "1e999", "1,2,3", "--1"]) {
+    for (const text of ["", " ", "abc", "1 2", "0x10", "Infinity", "1e999", "1,2,3", "--1", "１２", "٣", "1\u0000", "\ud800"]) {
         assert.ok(Number.isNaN(readNumber(text)), text);
     }
+    const started = process.cpuUsage().user;
+    assert.ok(Number.isNaN(readNumber(`${"1".repeat(1_000_000)}x`))); // in time that is linear in its length
+    assert.ok(process.cpuUsage().user - started < 1e6);
 });
 
 test("an empty table is no error", () => {

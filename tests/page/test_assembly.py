@@ -6,7 +6,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from browser import node
 from numpy.testing import assert_allclose
 
 from truenorm import page
@@ -22,14 +22,6 @@ from truenorm.cli import main
 
 HERE = Path(__file__).parent
 SOURCE = Path(page.__file__).parent
-
-
-def node() -> str:
-    """The node of the path, otherwise the one that playwright brings."""
-    if found := shutil.which("node"):
-        return found
-    playwright = pytest.importorskip("playwright", reason="needs node, or playwright, which brings one")
-    return str(Path(playwright.__file__).parent / "driver" / "node")
 
 
 @pytest.mark.parametrize("file", sorted(HERE.glob("*.test.mjs")), ids=lambda file: file.name)

@@ -85,6 +85,14 @@ def open_page(browser: Any, address: str) -> Iterator[Open]:
     assert not wrong
 
 
+def node() -> str:
+    """The node of the path, otherwise the one that playwright brings."""
+    if found := shutil.which("node"):
+        return found
+    playwright = pytest.importorskip("playwright", reason="needs node, or playwright, which brings one")
+    return str(Path(playwright.__file__).parent / "driver" / "node")
+
+
 def shown_part(page: Any) -> str:
     """The part whose panel is in sight; its tab must say the same."""
     (panel,) = [one for one in PARTS if page.locator(f"#panel-{one}").is_visible()]
@@ -96,6 +104,18 @@ def flushed(page: Any) -> str:
     """The fragment, once it is written."""
     page.wait_for_timeout(400)
     return str(page.evaluate("location.hash"))
+
+
+class Processor:
+    """How long the page kept the processor busy: other work on the machine does not count, as it would on a clock."""
+
+    def __init__(self, page: Any) -> None:
+        self.session = page.context.new_cdp_session(page)
+        self.session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def seconds(self) -> float:
+        metrics = self.session.send("Performance.getMetrics")["metrics"]
+        return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
 
 
 def violations(page: Any) -> str:

@@ -9,7 +9,8 @@ import { mountBackward } from "#backward/part.js";
 import { explain } from "#maths/explanation.js";
 import { backward, backwardSums, describe, forward, measure, merge, partition } from "#maths/normalization.js";
 import { mountSentences } from "#sentences/part.js";
-import { html } from "#shared/elements.js";
+import { html, refuse } from "#shared/elements.js";
+import { guardEntry } from "#shared/entry.js";
 import { defineProblem } from "#shared/problem.js";
 import { choice, createState } from "#shared/state.js";
 import { mountTable } from "#table/part.js";
@@ -23,6 +24,10 @@ function start() {
     const state = createState({
         hash: location.hash,
         write: (fragment) => history.replaceState(null, "", location.href.split("#")[0] + fragment),
+        fail: (error) => {
+            refuse(`This part of the page failed: ${/** @type {Error} */ (error).message}`);
+            reportError(error);
+        },
     });
     state.field("part", choice(...Object.keys(PARTS)), "table");
     state.field("theme", choice(...THEMES), "auto");
@@ -31,6 +36,7 @@ function start() {
     connectTabs(state);
     connectTheme(state);
     connectLeaving(state);
+    guardEntry(document, refuse);
 
     const complain = () => {
         const notice = document.getElementById("notice");

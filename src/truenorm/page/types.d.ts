@@ -25,7 +25,7 @@ type ExplainedStep = { part: "forward" | "backward"; name: string; formula: stri
 // ---- shared ----
 type Child = Node | string | number | null | undefined | Child[];
 type Attributes = Record<string, string | number | boolean | null | undefined | ((event: any) => unknown)>;
-interface Codec<Value> { encode(value: Value): string; decode(text: string): Value }
+interface Codec<Value> { encode(value: Value): string; decode(text: string): Value; check?(value: Value): void }
 interface Fields {
     part: string; theme: string;
     x: string[][]; norm: NormName; samples: number; groups: number; eps: number; ddof: number; eps_at: "var" | "std";
@@ -85,8 +85,8 @@ interface Sheet {
 interface TableView { problem: Problem; out: ForwardResult; at: SheetCell | null }
 type ParameterName = "weight" | "bias";
 interface TableActions {
-    change(values: Partial<Fields>, key?: string | null): void; travel(direction: "undo" | "redo"): void;
-    setCell(row: number, column: number, text: string): void; setTable(table: string[][], words: string): boolean;
+    change(values: Partial<Fields>, key?: string | null): boolean; travel(direction: "undo" | "redo"): void;
+    setCell(row: number, column: number, text: string): void; setTableText(text: string): void;
     insert(what: "row" | "column"): void; remove(what: "row" | "column"): void;
     setParameter(name: ParameterName, column: number, text: string): void; undoNormalization(): void;
     paste(event: ClipboardEvent): void; clearParameters(): void; showExample(): void;

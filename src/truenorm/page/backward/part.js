@@ -22,6 +22,7 @@ import { formula } from "#shared/formula.js";
 import { formatNumber, readNumber } from "#shared/numbers.js";
 import { PROBLEM, readProblem } from "#shared/problem.js";
 import { choice, textTable } from "#shared/state.js";
+import { shortened } from "#shared/text.js";
 
 const EXAMPLE_DY = [["1", "0", "0.5"], ["0", "-1", "0"], ["-1", "0", "1"], ["0", "0.5", "0"], ["1", "2", "-1"]];
 
@@ -37,13 +38,17 @@ const chosenCodec = {
     },
 };
 
-/** @type {(root: HTMLElement, state: State) => void} */
-export function mountBackward(root, state) {
+/** @type {(state: State) => void} */
+export function defineBackward(state) {
     state.field("backward.loss", choice(...Object.keys(LOSSES)), "given");
     state.field("backward.dy", textTable, EXAMPLE_DY);
     state.field("backward.cell", chosenCodec, "1,1");
     state.field("backward.step", choice(...STEP_KEYS, ALL_STEPS), STEP_KEYS[0]);
+}
 
+/** @type {(root: HTMLElement, state: State) => void} */
+export function mountBackward(root, state) {
+    defineBackward(state);
     const parts = [backwardInputs(state), backwardSteps(state), backwardCheck()];
     const empty = html(
         "p", { class: "notice" }, "The table is empty, so there are no gradients. ", tableButton(state, "Fill it"),
@@ -82,7 +87,7 @@ export function mountBackward(root, state) {
  * Everything that is shown, worked out from the state; null for a table without cells.
  * @type {(state: State) => BackwardModel | null}
  */
-function readModel(state) {
+export function readModel(state) {
     const problem = readProblem(state);
     const { rows, columns, norm, weight, bias, valid, offsets } = problem;
     if (!rows || !columns) return null;
@@ -147,7 +152,7 @@ function backwardInputs(state) {
         const classes = (i, j) => stepCellClass(model, i, j);
         /** @type {(i: number, j: number) => boolean} */
         const chosen = (i, j) => i === model.row && j === model.column;
-        const shown = cells.map((row) => row.map(cutText));
+        const shown = cells.map((row) => row.map((text) => shortened(text, 12)));
         x.update({ ...names, caption: "x: choose a cell", texts: shown, classes, chosen });
         const editable = model.loss.kind === "given";
         /** @type {(i: number, j: number) => boolean} */
@@ -179,14 +184,6 @@ function enterDy(state, row, column, block) {
         if (texts[row + i]?.[column + j] !== undefined) texts[row + i][column + j] = text;
     }));
     state.set({ "backward.dy": texts });
-}
-
-/**
- * Texts of cells may be long.
- * @type {(text: string) => string}
- */
-function cutText(text) {
-    return text.length > 12 ? `${text.slice(0, 11)}…` : text;
 }
 
 /** @type {(found: Point[]) => string} */

@@ -9,7 +9,8 @@ Tables of numbers that are updated in place: a new number changes one text, not 
 `onentry` is given rows of texts: one text where somebody types, more where a block from a spreadsheet is pasted.
 */
 import { parseBlock } from "#shared/blocks.js";
-import { html, putText, scrollBox } from "#shared/elements.js";
+import { html, putText, refuse, scrollBox } from "#shared/elements.js";
+import { MOST_LETTERS, attempt } from "#shared/limits.js";
 
 /** @type {Record<string, Point>} */
 const CELL_ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [1, 0] };
@@ -50,13 +51,18 @@ export function entryTable({ label, onchoose, onentry }) {
         makeCell: (i, j) => html("td", { class: "entry" }, html("input", {
             type: "text", inputmode: "text", autocomplete: "off", spellcheck: "false",
             "aria-label": `${label}, row ${i + 1}, column ${j + 1}`,
-            oninput: ({ target }) => onentry(i, j, [[target.value]]),
+            maxlength: MOST_LETTERS,
+            oninput: ({ target }) => attempt(() => onentry(i, j, [[target.value]]), refuse),
             onfocus: () => onchoose(i, j),
             onpaste: (event) => {
-                const block = parseBlock(event.clipboardData.getData("text/plain"));
-                if (event.target.readOnly || block.flat().length < 2) return;
-                event.preventDefault();
-                onentry(i, j, block);
+                if (event.target.readOnly) return;
+                const isDone = attempt(() => {
+                    const block = parseBlock(event.clipboardData.getData("text/plain"));
+                    if (block.flat().length < 2) return; // one number goes where the caret is, as everywhere
+                    event.preventDefault();
+                    onentry(i, j, block);
+                }, refuse);
+                if (!isDone) event.preventDefault();
             },
         })),
         show: (cell, text, { editable, bad }) => {

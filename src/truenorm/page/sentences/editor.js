@@ -4,8 +4,10 @@ is marked where it stands, and kept as it was typed.
 */
 import { MOST_WORDS, SENTENCE_NAMES, respell } from "#sentences/padding.js";
 import { uniqueId } from "#shared/controls.js";
-import { announce, html, putText, scrollBox } from "#shared/elements.js";
+import { announce, html, putText, refuse, scrollBox } from "#shared/elements.js";
+import { MOST_LETTERS, attempt } from "#shared/limits.js";
 import { formatNumber, readNumber } from "#shared/numbers.js";
+import { quoted } from "#shared/text.js";
 
 export const ORDINALS = ["first", "second"];
 /** @type {Record<string, number>} */
@@ -22,10 +24,11 @@ export function sentenceEditor(state, sentence) {
     /** @type {HTMLInputElement} */
     const text = html("input", {
         type: "text", id, autocomplete: "off", spellcheck: "false", "aria-describedby": sentenceProblem,
+        maxlength: MOST_WORDS * (MOST_LETTERS + 1),
         oninput: () => {
             const words = text.value.split(/\s+/).filter((word) => word !== "");
             complain(words);
-            if (words.length) changeWords(state, sentence, words.slice(0, MOST_WORDS));
+            if (words.length && !tooLongOf(words)) changeWords(state, sentence, words.slice(0, MOST_WORDS));
             seen = state.get(field);
         },
     });
@@ -46,8 +49,10 @@ export function sentenceEditor(state, sentence) {
     function complain(words) {
         const kept = quoted(state.get(field).map(([word]) => word).join(" "));
         const tooMany = `There is room for ${MOST_WORDS} words: the others are left out.`;
+        const tooLong = `A word has at most ${MOST_LETTERS} characters, got ${tooLongOf(words)}. `
+            + `Until it is shorter, ${kept} stays.`;
         showProblem(complaint, !words.length ? `A sentence has one word at least. Until it has, ${kept} stays.`
-            : words.length > MOST_WORDS ? tooMany : "");
+            : tooLongOf(words) ? tooLong : words.length > MOST_WORDS ? tooMany : "");
         text.setAttribute("aria-invalid", String(complaint.textContent !== ""));
     }
 
@@ -102,10 +107,12 @@ export function numberCell(state, { sentence, position }, slot) {
     /** @type {HTMLInputElement} */
     const input = html("input", {
         type: "text", inputmode: "decimal", autocomplete: "off", class: "cell", "data-slot": slot,
+        maxlength: MOST_LETTERS,
         oninput: () => {
             /** @type {(row: string[]) => string[]} */
             const change = (row) => row.map((text, i) => (i === slot ? input.value : text));
-            state.set({ [field]: state.get(field).map((row, i) => (i === position ? change(row) : row)) });
+            const sentenceNow = state.get(field).map((row, i) => (i === position ? change(row) : row));
+            if (!attempt(() => state.set({ [field]: sentenceNow }), refuse)) return;
             if (slot <= 3 && state.get("sentences.rows") === "given") { // or else nothing would seem to happen
                 state.set({ "sentences.rows": "computed" });
                 announce("Rows are now computed by self-attention from the embeddings.");
@@ -175,15 +182,9 @@ export function marked(word) {
 }
 
 /**
- * A word inside of a sentence; a very long one is cut.
- * @type {(word: string) => string}
+ * How long the first word is that is too long, or 0.
+ * @type {(words: string[]) => number}
  */
-export function quoted(word) {
-    return `“${shortened(word)}”`;
-}
-
-/** @type {(word: string) => string} */
-export function shortened(word) {
-    const letters = [...word];
-    return letters.length > 24 ? `${letters.slice(0, 20).join("")}…` : word;
+function tooLongOf(words) {
+    return words.find((word) => word.length > MOST_LETTERS)?.length ?? 0;
 }

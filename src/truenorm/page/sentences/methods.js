@@ -1,7 +1,6 @@
 /*
 Three normalizations of the same rows, side by side, and how far each moves the watched word.
 */
-import { quoted } from "#sentences/editor.js";
 import { METHODS, driftCurve, fillOf, normalizeWatched, paddingRows, stackRows } from "#sentences/padding.js";
 import { lineChart } from "#shared/chart.js";
 import { codesFor } from "#shared/code.js";
@@ -9,6 +8,7 @@ import { uniqueId } from "#shared/controls.js";
 import { copyButtons } from "#shared/copy.js";
 import { html, scrollBox } from "#shared/elements.js";
 import { formatNumber } from "#shared/numbers.js";
+import { quoted } from "#shared/text.js";
 
 /** @type {Record<MethodName, { heading: string; unpadded?: string; how: string; still: string }>} */
 const CARD_WORDS = {

@@ -70,6 +70,7 @@ const sentenceCodec = {
         if (!sensible || !rows.every(([word]) => /^\S+$/.test(word))) throw new RangeError("sentences: words.");
         return rows;
     },
+    check: textTable.check,
 };
 
 /** @type {(state: State) => void} */
@@ -186,8 +187,9 @@ export function normalizeWatched(model, method, fill) {
 function watchedRow(model, { norm, includesPadding }, fill) {
     const { x, valid, places } = stackRows(model, { includesPadding }, fill);
     const row = places[model.watched];
-    const whole = measure(x, norm, { valid });
-    const own = [...new Set(partition(norm, x.length, FEATURES).index[row])];
+    const part = partition(norm, x.length, FEATURES);
+    const whole = measure(x, norm, { valid, part });
+    const own = [...new Set(part.index[row])];
     /** @type {any} */
     const moments = Object.fromEntries(Object.entries(whole).map(([name, all]) => [name, own.map((s) => all[s])]));
     const out = forward([x[row]], norm, { valid: [valid[row]], moments });

@@ -11,7 +11,7 @@ sentencecells.js what is typed; here it is drawn, from top to bottom:
 Each block is a function that returns { element, draw }: draw(model) shows what the state comes to. Inputs are kept
 while a person types in them; they are built anew only when there are other words or rows than before.
 */
-import { ORDINALS, marked, quoted, sentenceEditor, shortened } from "#sentences/editor.js";
+import { ORDINALS, marked, sentenceEditor } from "#sentences/editor.js";
 import { driftChart, methodCard, movedInWords, whyUnknown } from "#sentences/methods.js";
 import {
     METHODS, METHOD_NAMES, MOST_FILL, SENTENCES_START, SENTENCE_NAMES, defineSentences, normalizeWatched, paddingOfEach,
@@ -21,6 +21,7 @@ import { columnMeans, shownPads, stackTable } from "#sentences/stack.js";
 import { chooser, slider, uniqueId } from "#shared/controls.js";
 import { announce, announceAtRest, html, scrollBox } from "#shared/elements.js";
 import { formatNumber } from "#shared/numbers.js";
+import { quoted, shortened } from "#shared/text.js";
 
 /** @type {(root: HTMLElement, state: State) => void} */
 export function mountSentences(root, state) {

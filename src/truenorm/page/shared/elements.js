@@ -3,6 +3,7 @@ Elements: the few lines between the page's parts and the document.
 
     html("button", { type: "button", class: "plain", onclick: run }, "Run")     // also svg(...) and mathml(...)
     announce("Copied.")                                         // said to those who cannot see it
+    refuse("A cell has ...")                                    // shown, and said, until the next key or click
     putText(element, "3 rows")                                  // written if it is new
     scrollBox("Normalised values", table)                       // around every table: it scrolls, the page does not
 
@@ -93,6 +94,16 @@ export function announce(text) {
     const region = document.getElementById("live");
     region.textContent = "";
     setTimeout(() => (region.textContent = text), 50);
+}
+
+/** @type {(reason: string) => void} */
+export function refuse(reason) {
+    const place = document.getElementById("refused");
+    putText(place, reason);
+    place.hidden = false;
+    for (const kind of ["keydown", "pointerdown"]) {
+        document.addEventListener(kind, () => (place.hidden = true), { once: true, capture: true });
+    }
 }
 
 /**

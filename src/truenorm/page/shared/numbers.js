@@ -34,11 +34,22 @@ export function bracketedNumber(value, digits) {
  * @type {(text: string) => number}
  */
 export function readNumber(text) {
-    if (couldBeThousands(text)) return NaN;
-    const plain = text.trim().replace(",", ".").replace("−", "-");
-    const looksRight = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain);
-    const value = looksRight ? Number(plain) : NaN;
+    const value = couldBeThousands(text) ? NaN : numberOf(text);
     return Number.isFinite(value) ? value : NaN;
+}
+
+/**
+ * Whether a text says a number that is larger than a computer can hold, such as 1e999.
+ * @type {(text: string) => boolean}
+ */
+export function isBeyondNumbers(text) {
+    return Math.abs(numberOf(text)) === Infinity;
+}
+
+/** @type {(text: string) => number} */
+function numberOf(text) {
+    const plain = text.trim().replace(",", ".").replace("−", "-");
+    return /^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?$/i.test(plain) ? Number(plain) : NaN;
 }
 
 /**

@@ -4,32 +4,34 @@ All state of the page stands in the address, behind the #, so that a link reprod
     truenorm.html#part=table&norm=layer&x=7,5,4;2,3,4
 
 Only what differs from its default is written. An address may hold anything: what cannot be read is left out, keeps its
-default, and is said in one line (`complaints`). Nothing here touches the window; main.js connects the two.
+default, and is said in words (`complaints`). Nothing here touches the window; main.js connects the two.
 
     state.field("norm", choice("batch", "layer"), "batch");    // name, codec, default; once for each name
     state.get("norm");
     state.set({ norm: "layer", eps: 0 });                      // several at once: watchers run once, soon after
     state.watch(["norm", "eps"], draw);                        // runs draw now, and after each change of one of them
 
-A value is replaced, never changed in place: `set` compares by identity.
+A value is replaced, never changed in place: `set` compares by identity. What is too large throws (limits.js).
 
 A part of the page gets `state.part(name)`: the same, but its watchers run only while the part is shown, and catch up
 when it is. Names: the table that all parts share has plain names (problem.js); what belongs to one part begins with the
 part's name and a dot, as in "sentences.padding".
 
-Codecs turn a value into text that may stand in an address and back; `decode` throws where the text makes no sense.
+Codecs turn a value into text that may stand in an address and back. `encode` takes every value; `decode` throws where
+the text makes no sense, `check` where a value is too large.
 */
+import { MOST_ADDRESS, TooLarge, attempt, checkLetters, checkSize, checkTable, checkWritten } from "#shared/limits.js";
+import { encodeText, shortened } from "#shared/text.js";
 
-/** More cells than this do not fit into an address. */
-export const MOST_CELLS = 10_000;
 const AT_ONCE = 12; // with one in 350 ms, fewer than the 100 in 30 s that the strictest browser allows
 
 /**
  * `write` is given the new fragment, "" or "#...": at once, so that nothing is lost when somebody leaves right away;
- * after many in a row, one in `delay` milliseconds.
- * @type {(options?: { hash?: string; write?: (fragment: string) => void; delay?: number }) => State}
+ * after many in a row, one in `delay` milliseconds. `fail` is given what a watcher throws; the others run all the same.
+ * @type {(options?: { hash?: string; write?: (fragment: string) => void; fail?: (error: unknown) => void; delay?:
+ *     number }) => State}
  */
-export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
+export function createState({ hash = "", write = () => {}, fail = rethrow, delay = 350 } = {}) {
     /**
      * @type {Map<string, { codec: Codec<any>; initial: any; value: any; text: string; encoded: any; unsaid: string }>}
      */
@@ -38,12 +40,23 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
     const watchers = [];
     /** @type {Set<string>} */
     const changed = new Set();
-    let address = parseFragment(hash);
     /** @type {Map<string, string>} */
     let nonsense = new Map();
+    /** @type {string[]} */
+    let refused = []; // sentences about what is too large
+    let address = readAddress(hash);
     let written = hash;
     let recent = 0; // writings, but for one in each delay
     let waiting = false; // to be written
+
+    /** @type {(text: string) => Map<string, string>} */
+    function readAddress(text) {
+        const isShort = attempt(
+            () => checkLetters("An address", MOST_ADDRESS, text.length),
+            (reason) => refused.push(`The address was ignored. ${reason}`),
+        );
+        return isShort ? parseFragment(text) : new Map();
+    }
 
     /** @type {(name: string) => any} */
     function decoded(name) {
@@ -51,8 +64,9 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         if (!address.has(name)) return initial;
         try {
             return codec.decode(address.get(name));
-        } catch {
-            nonsense.set(name, address.get(name));
+        } catch (error) {
+            if (error instanceof TooLarge) refused.push(`Ignored in the address: ${name}. ${error.message}`);
+            else nonsense.set(name, address.get(name));
             return initial;
         }
     }
@@ -74,6 +88,9 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
     /** @type {(values: Record<string, any>) => void} */
     function set(values) {
         for (const [name, value] of Object.entries(values)) {
+            if (!Object.is(get(name), value)) fields.get(name).codec.check?.(value);
+        }
+        for (const [name, value] of Object.entries(values)) {
             if (Object.is(get(name), value)) continue;
             fields.get(name).value = value;
             waiting = true;
@@ -92,7 +109,12 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         changed.clear();
         if (recent < AT_ONCE) flush();
         for (const watcher of watchers) {
-            if (names.some((name) => watcher.names.includes(name))) watcher.run();
+            if (!names.some((name) => watcher.names.includes(name))) continue;
+            try {
+                watcher.run();
+            } catch (error) {
+                fail(error);
+            }
         }
     }
 
@@ -120,8 +142,12 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
         waiting = false;
         const text = fragment();
         if (text === written) return;
-        written = text;
-        write(text);
+        try {
+            write(text);
+            written = text;
+        } catch {
+            waiting = true; // the browser takes no more for now
+        }
         recent += 1;
         if (recent === 1) setTimeout(forgetOne, delay);
     }
@@ -139,8 +165,9 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
     function apply(newHash) {
         waiting = false; // what was not written belongs to the address that was left
         written = newHash;
-        address = parseFragment(newHash);
         nonsense = new Map();
+        refused = [];
+        address = readAddress(newHash);
         for (const [name, one] of fields) {
             const value = decoded(name);
             if (one.codec.encode(value) === one.codec.encode(one.value)) continue;
@@ -153,10 +180,10 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
     function complaints() {
         const unknown = [...address].filter(([name]) => !fields.has(name));
         const words = [...nonsense, ...unknown].map(([name, text]) => (text ? `${name}=${text}` : name));
-        if (!words.length) return "";
-        const shown = words.map((word) => (word.length > 40 ? `${word.slice(0, 40)}…` : word)).slice(0, 5);
+        const shown = words.slice(0, 5).map((word) => shortened(word, 41));
         if (words.length > shown.length) shown.push("…");
-        return `Ignored in the address, as it cannot be read: ${shown.join(", ")}.`;
+        const unread = words.length ? [`Ignored in the address, as it cannot be read: ${shown.join(", ")}.`] : [];
+        return [...unread, ...refused].join(" ");
     }
 
     /**
@@ -189,7 +216,7 @@ export function createState({ hash = "", write = () => {}, delay = 350 } = {}) {
  */
 export function choice(...words) {
     return {
-        encode: encodeURIComponent,
+        encode: encodeText,
         decode: (text) => sensible(words.includes(decodeURIComponent(text)), decodeURIComponent(text)),
     };
 }
@@ -202,8 +229,9 @@ export function numberBetween(least, most) {
     return {
         encode: String,
         decode: (text) => {
-            const value = Number(decodeURIComponent(text));
-            return sensible(/^[\d.e+-]+$/i.test(decodeURIComponent(text)) && value >= least && value <= most, value);
+            const plain = decodeURIComponent(text);
+            const value = Number(plain) + 0; // never -0
+            return sensible(/^[\d.e+-]+$/i.test(plain) && value >= least && value <= most, value);
         },
     };
 }
@@ -222,8 +250,14 @@ export function wholeBetween(least, most) {
  * @type {Codec<string[]>}
  */
 export const textRow = {
-    encode: (row) => row.map((text) => (text === "" ? "_" : text === "_" ? "%5F" : encodeURIComponent(text))).join(","),
-    decode: (text) => (text === "" ? [] : text.split(",").map((one) => (one === "_" ? "" : decodeURIComponent(one)))),
+    encode: (row) => row.map((text) => (text === "" ? "_" : text === "_" ? "%5F" : encodeText(text))).join(","),
+    decode: (text) => {
+        checkWritten(text.length);
+        const row = text === "" ? [] : text.split(",").map((one) => (one === "_" ? "" : decodeURIComponent(one)));
+        checkTable([row]);
+        return row;
+    },
+    check: (row) => checkTable([row]),
 };
 
 /**
@@ -233,11 +267,21 @@ export const textRow = {
 export const textTable = {
     encode: (rows) => rows.map(textRow.encode).join(";"),
     decode: (text) => {
-        const rows = text === "" ? [] : text.split(";").map(textRow.decode);
-        const columns = rows[0]?.length ?? 0;
-        return sensible(rows.length * columns <= MOST_CELLS && rows.every((row) => row.length === columns), rows);
+        checkWritten(text.length);
+        const texts = text === "" ? [] : text.split(";");
+        checkSize(texts.length, texts[0]?.split(",").length ?? 0);
+        const rows = texts.map(textRow.decode);
+        sensible(rows.every((row) => row.length === rows[0].length), rows);
+        checkTable(rows);
+        return rows;
     },
+    check: checkTable,
 };
+
+/** @type {(error: unknown) => void} */
+function rethrow(error) {
+    throw error;
+}
 
 /** @type {<Value>(holds: boolean, value: Value) => Value} */
 function sensible(holds, value) {

@@ -6,8 +6,8 @@ chooses another; `complain(text)` says why something was not done.
 */
 import { parseBlock } from "#shared/blocks.js";
 import { announce } from "#shared/elements.js";
+import { attempt } from "#shared/limits.js";
 import { EXAMPLE } from "#shared/problem.js";
-import { MOST_CELLS } from "#shared/state.js";
 import { createHistory, withBlock, withCell, withColumn, withRow, withoutColumn, withoutRow } from "#table/edits.js";
 import { countOf } from "#table/formulas.js";
 
@@ -32,15 +32,19 @@ export function createActions(state, { see, select, complain }) {
     const now = () => Object.fromEntries(KEPT_FIELDS.map((name) => [name, state.get(name)]));
     let left = now(); // as the last change left it: an address that somebody types may bring another table
 
+    /** @type {(reason: string) => void} */
+    const refuse = (reason) => complain(`${reason} The table was left as it is.`);
+
     /**
-     * Set these fields, and keep what was; changes in a row with the same key are one step.
-     * @type {(values: Partial<Fields>, key?: string | null) => void}
+     * Set these fields, and keep what was; changes in a row with the same key are one step. false if it was refused.
+     * @type {(values: Partial<Fields>, key?: string | null) => boolean}
      */
     function change(values, key = null) {
         const before = now();
+        if (!attempt(() => state.set(values), refuse)) return false;
         history.record(before, key, KEPT_FIELDS.every((name) => before[name] === left[name]));
-        state.set(values);
         left = now();
+        return true;
     }
 
     /** @type {(direction: "undo" | "redo") => void} */
@@ -55,19 +59,19 @@ export function createActions(state, { see, select, complain }) {
         change({ x: withCell(see().problem.cells, row, column, text) }, `x ${row} ${column}`);
     }
 
-    /**
-     * A whole table, unless it is too large to be kept.
-     * @type {(table: string[][], words: string) => boolean}
-     */
+    /** @type {(table: string[][], words: string) => boolean} */
     function setTable(table, words) {
-        const cells = table.length * (table[0]?.length ?? 0);
-        if (cells > MOST_CELLS) {
-            complain(`A table holds ${MOST_CELLS} cells at most, this would be ${cells}. It was left as it is.`);
-            return false;
-        }
-        change({ x: table });
-        announce(words);
-        return true;
+        const isDone = change({ x: table });
+        if (isDone) announce(words);
+        return isDone;
+    }
+
+    /** @type {(text: string) => void} */
+    function setTableText(text) {
+        attempt(() => {
+            const table = parseBlock(text);
+            setTable(table, `The table has ${countOf(table.length, "row")} now. Undo brings the old one back.`);
+        }, refuse);
     }
 
     /**
@@ -137,16 +141,19 @@ export function createActions(state, { see, select, complain }) {
      */
     function paste(event) {
         const { problem, at } = see();
-        const block = parseBlock(event.clipboardData.getData("text/plain"));
-        if (block.flat().length < 2) return;
-        event.preventDefault();
-        const { row, column } = at ?? { row: 0, column: 0 };
-        const size = `${countOf(block.length, "row")} of ${countOf(block[0].length, "cell")}`;
-        setTable(withBlock(problem.cells, row, column, block), `Pasted: ${size}. Undo takes them out again.`);
+        const isRead = attempt(() => {
+            const block = parseBlock(event.clipboardData.getData("text/plain"));
+            if (block.flat().length < 2) return;
+            event.preventDefault();
+            const { row, column } = at ?? { row: 0, column: 0 };
+            const size = `${countOf(block.length, "row")} of ${countOf(block[0].length, "cell")}`;
+            setTable(withBlock(problem.cells, row, column, block), `Pasted: ${size}. Undo takes them out again.`);
+        }, refuse);
+        if (!isRead) event.preventDefault();
     }
 
     return {
-        change, travel, setCell, setTable, insert, remove, setParameter, undoNormalization, paste,
+        change, travel, setCell, setTableText, insert, remove, setParameter, undoNormalization, paste,
         clearParameters: () => change({ weight: [], bias: [] }),
         showExample: () => change({ x: EXAMPLE, weight: [], bias: [] }),
         canUndo: history.canUndo, canRedo: history.canRedo,

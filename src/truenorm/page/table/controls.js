@@ -2,10 +2,11 @@
 The controls of the part "table": small pieces around its sheets that know nothing of them.
 */
 import { NORMS } from "#maths/normalization.js";
-import { asTabbedText, parseBlock } from "#shared/blocks.js";
+import { asTabbedText } from "#shared/blocks.js";
 import { setInactive, slider } from "#shared/controls.js";
 import { announce, html, putText } from "#shared/elements.js";
-import { axesOf, countOf } from "#table/formulas.js";
+import { MOST_WRITTEN } from "#shared/limits.js";
+import { axesOf } from "#table/formulas.js";
 
 /** 0, and 1, 2 and 5 times the powers of ten. */
 const EPS = [0, ...Array.from({ length: 12 }, (_, i) => [1, 2, 5].map((digit) => Number(`${digit}e${i - 10}`))).flat()];
@@ -110,15 +111,11 @@ export function axesLegend(norm, boxes) {
  * The table as text: to copy, to paste on a phone, to replace all of it at once.
  * @type {(state: State, actions: TableActions) => HTMLElement}
  */
-export function wholeTable(state, { setTable, showExample }) {
+export function wholeTable(state, { setTableText, showExample }) {
     const area = html("textarea", {
-        class: "code", rows: 8, spellcheck: "false", "aria-label": "The whole table as text",
+        class: "code", rows: 8, spellcheck: "false", maxlength: MOST_WRITTEN, "aria-label": "The whole table as text",
     });
     const fill = () => (area.value = asTabbedText(state.get("x")));
-    const use = () => {
-        const table = parseBlock(area.value);
-        setTable(table, `The table has ${countOf(table.length, "row")} now. Undo brings the old one back.`);
-    };
     const details = html(
         "details", { class: "whole", ontoggle: fill },
         html("summary", {}, "The whole table as text, and keys"),
@@ -126,7 +123,7 @@ export function wholeTable(state, { setTable, showExample }) {
             + "spaces between its cells. A block that you paste into a cell goes there, and the table grows."),
         area,
         html(
-            "div", { class: "controls" }, sheetButton("Use this table", use),
+            "div", { class: "controls" }, sheetButton("Use this table", () => setTableText(area.value)),
             sheetButton("Copy", () => copyText(area)), sheetButton("Back to the example", showExample),
         ),
         html("ul", { class: "note" }, KEYS.map((text) => html("li", {}, text))),

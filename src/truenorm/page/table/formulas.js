@@ -5,8 +5,9 @@ Formulas are texts for formula.js, such as "xhat = (7 - 4) / sqrt(6.4 + 0.00001)
 aloud and tested as they are. = stands before a number that is shown whole, ≈ before one that is rounded.
 */
 import { NORMS } from "#maths/normalization.js";
-import { bracketedNumber, couldBeThousands, formatNumber, readNumber } from "#shared/numbers.js";
+import { bracketedNumber, couldBeThousands, formatNumber, isBeyondNumbers, readNumber } from "#shared/numbers.js";
 import { whyBeyond } from "#shared/problem.js";
+import { quoted } from "#shared/text.js";
 
 const MOST_TERMS = 5;
 
@@ -44,9 +45,10 @@ export function describeCell(out, cells, { sheet, row, column }) {
  * @type {(text: string) => string}
  */
 export function whyLeftOut(text) {
-    if (couldBeThousands(text)) return `“${shortenedText(text)}” could mean two numbers, so it is left out`;
-    return text.trim() === "" ? "empty, so it is left out"
-        : `“${shortenedText(text)}” is not a number, so it is left out`;
+    if (text.trim() === "") return "empty, so it is left out";
+    const why = couldBeThousands(text) ? "could mean two numbers"
+        : isBeyondNumbers(text) ? "is more than a computer can hold" : "is not a number";
+    return `${quoted(text)} ${why}, so it is left out`;
 }
 
 /**
@@ -77,7 +79,7 @@ export function describeEmptyCells({ cells, valid }) {
 export function describeParameters({ columns }, parameters) {
     return parameters.flatMap(({ name, initial, texts }) => texts.slice(0, columns).map((text, j) => {
         if (!Number.isNaN(readNumber(text))) return null;
-        const what = text.trim() === "" ? "empty" : `“${shortenedText(text)}”, not a number`;
+        const what = text.trim() === "" ? "empty" : `${quoted(text)}, not a number`;
         return `The ${name} of column ${j + 1} is ${what}: ${initial} is used.`;
     })).filter((sentence) => sentence !== null);
 }
@@ -196,11 +198,6 @@ function termsOf(values, show) {
 /** @type {(value: number) => string} */
 function shownResult(value) {
     return `${Number(value.toPrecision(4)) === value ? "=" : "≈"} ${formatNumber(value)}`;
-}
-
-/** @type {(text: string) => string} */
-function shortenedText(text) {
-    return text.length > 24 ? `${text.slice(0, 24)}…` : text;
 }
 
 /**

@@ -38,9 +38,14 @@ const cellCodec = {
     },
 };
 
+/** @type {(state: State) => void} */
+export function defineTable(state) {
+    state.field("table.cell", cellCodec, { sheet: "xhat", row: 0, column: 0 });
+}
+
 /** @type {(root: HTMLElement, state: State) => void} */
 export function mountTable(root, state) {
-    state.field("table.cell", cellCodec, { sheet: "xhat", row: 0, column: 0 });
+    defineTable(state);
     /** @type {Problem} */
     let problem = null; // these three are of one moment
     /** @type {ForwardResult} */
@@ -58,6 +63,7 @@ export function mountTable(root, state) {
         see: () => ({ problem, out, at: selected() }), select,
         complain: (text) => {
             complaint = text;
+            if (!isEmpty()) writeSheets(); // a cell may hold what was refused
             showProblems();
         },
     });

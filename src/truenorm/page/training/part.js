@@ -52,7 +52,7 @@ export function mountTraining(root, state) {
  * At first: the learning rate at which the two differ most, and the last moment.
  * @type {(state: State, recorded: Recorded) => void}
  */
-function defineTraining(state, recorded) {
+export function defineTraining(state, recorded) {
     const { rates, moments, runs } = recorded;
     state.field("training.lr", choice(...rates.map(String)), String(mostDifferentRate(recorded)));
     state.field("training.step", momentCodec(moments), moments.at(-1));
