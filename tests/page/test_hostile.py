@@ -1,16 +1,19 @@
 """The page in a real browser with what nobody should give it: halves of characters, megabytes, links that are wrong.
 
 It says what it refused, stays usable, and is never busy for more than a second. An error in the console fails a test:
-see browser.py.
+see browser.py. Parsers and state are also fuzzed under node, without a browser: fuzz.mjs.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Open, Processor, flushed
+from browser import Open, Processor, flushed, node
 from table_page import cell, part, paste, settle, texts
 
 SIZE = "A table has at most 1000 rows, 256 columns and 4096 cells, got {}. The table was left as it is."
@@ -208,3 +211,14 @@ def test_a_failure_in_one_part_is_said_and_stops_no_other(browser: Any, address:
         assert failures == ["broken"]
         page.locator("#theme").select_option("dark")
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.slow
+def test_the_fuzzer_finds_nothing_in_a_minute() -> None:
+    script = Path(__file__).with_name("fuzz.mjs")
+    done = subprocess.run([node(), str(script), "20", "60"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    print(found)
+    assert found["cases"] > 500
+    assert found["slowest"] < 1
