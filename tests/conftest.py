@@ -13,7 +13,7 @@ from truenorm import engine
 # pyproject.toml puts tests/support on the path. Failed assertions there show their values, as in the tests.
 pytest.register_assert_rewrite("patterns", "errors")
 
-from browser import address, browser, chromium, open_page  # noqa: E402, F401 - fixtures
+from browser import address, browser, chromium, first_page, open_page  # noqa: E402, F401 - fixtures
 
 # No deadline: a busy machine is not a failure. Derandomized: the same code gives the same result everywhere.
 settings.register_profile("all", deadline=None, derandomize=True, database=None, max_examples=60)

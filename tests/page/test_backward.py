@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import DESKTOP, PHONE, Open, flushed, violations
+from browser import DESKTOP, PHONE, Open, flushed, go_to, violations
 from numpy.testing import assert_allclose
 
 import truenorm as tn
@@ -54,9 +54,23 @@ def values(page: Any) -> list[list[str]]:
     return found
 
 
-def edges(page: Any, state: str) -> str:
-    found = page.locator(f"[data-edge][data-state={state}]").evaluate_all("all => all.map(one => one.dataset.edge)")
-    return " ".join(sorted(found))
+SNAPSHOT = """() => {
+    const text = (selector) => document.querySelector(selector).innerText;
+    const edges = (state) => [...document.querySelectorAll(`[data-edge][data-state=${state}]`)]
+        .map((one) => one.dataset.edge).sort().join(" ");
+    const rows = [...document.querySelector(".backward-details table").tBodies[0].rows];
+    return {
+        progress: text(".backward-progress"), why: text(".backward-why"),
+        lit: edges("lit"), done: edges("done"), todo: edges("todo"),
+        values: rows.map((row) => [...row.querySelectorAll("td")].map((cell) => cell.textContent)),
+    };
+}"""
+
+
+def snapshot(page: Any) -> dict[str, Any]:
+    """What a step shows: progress, why, values, and the edges that are lit, done and todo. One trip to the browser."""
+    found: dict[str, Any] = page.evaluate(SNAPSHOT)
+    return found
 
 
 def progress(page: Any) -> str:
@@ -102,32 +116,38 @@ CASES: dict[str, tuple[str, tn.Norm, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_step_shows_what_python_explains(open_page: Open, case: str) -> None:
-    fragment, norm, arguments = CASES[case]
+def test_every_step_shows_what_python_explains(open_page: Open) -> None:
+    page = open_page("#part=backward")
+    for fragment, norm, arguments in CASES.values():
+        go_to(page, f"#part=backward{fragment}")
+        check_every_step(page, norm, arguments)
+
+
+def check_every_step(page: Any, norm: tn.Norm, arguments: dict[str, Any]) -> None:
     want = tn.explain(X, norm, dy=DY, **arguments)
-    page = open_page(f"#part=backward{fragment}")
     lit = LIT if norm.center else LIT_RMS
     names = [step.name for step in want.steps if step.part == "backward"]
     assert set(names) == set(lit)
     assert len(names) == (12 if norm.center else 8)
     before: set[str] = set()
     for place, name in enumerate(names, 1):
+        seen = snapshot(page)
         shown = name.replace("xhat", "x̂")
-        assert progress(page).startswith(f"Step {place} of {len(names)}: {shown}, ")
-        assert edges(page, "lit") == lit[name]
+        assert seen["progress"].startswith(f"Step {place} of {len(names)}: {shown}, "), norm
+        assert seen["lit"] == lit[name], norm
         now = set(lit[name].split())
-        assert set(edges(page, "done").split()) == before - now
+        assert set(seen["done"].split()) == before - now
         before |= now
-        agrees(values(page), np.ravel(want[name]))
-        assert len(page.locator(".backward-why").inner_text()) > 20
+        agrees(seen["values"], np.ravel(want[name]))
+        assert len(seen["why"]) > 20
         press(page, "Next" if place < len(names) else "All")
-    assert progress(page) == f"All {len(names)} steps"
-    assert (edges(page, "lit"), edges(page, "todo")) == ("", "")
-    assert set(edges(page, "done").split()) == before
+    seen = snapshot(page)
+    assert seen["progress"] == f"All {len(names)} steps"
+    assert (seen["lit"], seen["todo"]) == ("", "")
+    assert set(seen["done"].split()) == before
     assert len(before) == (12 if norm.center else 9)
     assert page.locator(".backward-list li").count() == len(names)
-    agrees(values(page), tn.backward(DY, tn.forward(X, norm, **arguments))[0])
+    agrees(seen["values"], tn.backward(DY, tn.forward(X, norm, **arguments))[0])
 
 
 def test_lit_edges_are_wider_and_point_back(open_page: Open) -> None:
@@ -198,10 +218,14 @@ def test_a_cell_is_chosen_by_click_and_by_arrows(open_page: Open) -> None:
     assert where.inner_text() == "With the numbers of column 1:"
 
 
-@pytest.mark.parametrize("loss", ["given", "cell", "squares", "sum"])
 @pytest.mark.parametrize("norm", ["batch", "rms"])
-def test_losses_and_measured_gradients(open_page: Open, loss: str, norm: str) -> None:
+def test_losses_and_measured_gradients(open_page: Open, norm: str) -> None:
     page = open_page(f"#part=backward&norm={norm}&backward.cell=3,2&backward.step=dx&weight=2,1,0.5&bias=0,1,-1")
+    for loss in ("cell", "squares", "sum", "given"):
+        check_loss(page, loss, norm)
+
+
+def check_loss(page: Any, loss: str, norm: str) -> None:
     titles = {"given": "My own dy", "cell": "One cell of y", "squares": "Half of all y²", "sum": "Sum of all y"}
     option(page, titles[loss]).check()
     out = tn.forward(X, {"batch": tn.batch, "rms": tn.rms}[norm](), **AFFINE)
@@ -318,13 +342,16 @@ def test_a_step_or_a_cell_that_is_not_there_gives_way_to_the_nearest(open_page: 
 
 
 @pytest.mark.parametrize("library", ["NumPy", "PyTorch", "truenorm"])
-@pytest.mark.parametrize(
-    "fragment", ["&norm=rms&weight=2,1,0.5", "&x=7,5,4;2,no,4;1,2,3;7,5,6;3,3,4&backward.loss=squares&bias=1,2,3"]
-)
-def test_copied_code_gives_the_dx_that_is_shown(open_page: Open, library: str, fragment: str) -> None:
+def test_copied_code_gives_the_dx_that_is_shown(open_page: Open, library: str) -> None:
     if library == "PyTorch":
         pytest.importorskip("torch")
-    page = open_page(f"#part=backward&backward.step=dx{fragment}")
+    page = open_page("#part=backward&backward.step=dx&norm=rms&weight=2,1,0.5")
+    check_copied_code(page, library)
+    go_to(page, "#part=backward&backward.step=dx&x=7,5,4;2,no,4;1,2,3;7,5,6;3,3,4&backward.loss=squares&bias=1,2,3")
+    check_copied_code(page, library)
+
+
+def check_copied_code(page: Any, library: str) -> None:
     names: dict[str, Any] = {}
     exec(copied(page, library), names)
     dx = names["dx"].detach().numpy() if library == "PyTorch" else names["dx"]
@@ -333,45 +360,46 @@ def test_copied_code_gives_the_dx_that_is_shown(open_page: Open, library: str, f
     assert np.abs(dx).max() > 1e-6
 
 
-@pytest.mark.parametrize(
-    ("fragment", "reason", "verdict"),
-    [
-        (
-            "&x=5,1;5,2;5,3&eps=0",
-            "All numbers in column 1 are equal, and eps is 0: there is nothing to divide by.",
-            "Where there is nothing to divide by, y jumps",
-        ),
-        ("&x=5,1;5,2;5,3", "All numbers in column 1 are equal: there is no spread", "In all 6 cells"),
-        (
-            "&x=5,1,8",
-            "There is only one number in column 1, and it is its own mean",
-            "In all 3 cells, both are the same.",
-        ),
-        ("&x=5,1,8&ddof=1", "There is only one number in column 1", "In all 3 cells, both are the same."),
-        (
-            "&x=0,0;1,2&norm=rms&eps=0",
-            "All numbers in row 1 are 0, and eps is 0",
-            "Where there is nothing to divide by",
-        ),
-        ("&x=5,1,8&eps=0", "There is only one number in column 1", "In all 3 cells, both are the same."),
-        ("&x=1e200,1;2e200,5;-1e200,7", "In column 1, the numbers, or their squares, are too large", "In all 6 cells"),
-        (
-            "&x=1.7e308,-1.7e308;-1.7e308,1.7e308",
-            "are too large to compute with",
-            "Nothing can be measured: the numbers, or their squares, are too large to compute with.",
-        ),
-        ("&x=1e308;1e308;1e308", "are equal", "Nothing can be measured: next to these numbers, some are too large"),
-        ("&eps=1e-320&eps_at=std&x=1,2", "eps is too small", "Nothing can be measured: eps is too small"),
-        ("&backward.loss=sum", "The paths cancel", "In all 15 cells"),
-        ("&backward.dy=0,0,0;0,0,0;0,0,0;0,0,0;0,0,0", "all gradients are 0", "both are the same."),
-    ],
-)
-def test_a_gradient_of_0_has_its_reason(open_page: Open, fragment: str, reason: str, verdict: str) -> None:
-    page = open_page(f"#part=backward&backward.step=dx{fragment}")
-    assert reason in page.locator(".backward-details .notice").inner_text()
-    assert verdict in page.locator(".backward-verdict").inner_text()
-    press(page, "All")
-    assert reason in page.locator(".backward-details .notice").inner_text()
+REASONS = [  # the fragment, why the gradient is 0, and what the measurement says
+    (
+        "&x=5,1;5,2;5,3&eps=0",
+        "All numbers in column 1 are equal, and eps is 0: there is nothing to divide by.",
+        "Where there is nothing to divide by, y jumps",
+    ),
+    ("&x=5,1;5,2;5,3", "All numbers in column 1 are equal: there is no spread", "In all 6 cells"),
+    (
+        "&x=5,1,8",
+        "There is only one number in column 1, and it is its own mean",
+        "In all 3 cells, both are the same.",
+    ),
+    ("&x=5,1,8&ddof=1", "There is only one number in column 1", "In all 3 cells, both are the same."),
+    (
+        "&x=0,0;1,2&norm=rms&eps=0",
+        "All numbers in row 1 are 0, and eps is 0",
+        "Where there is nothing to divide by",
+    ),
+    ("&x=5,1,8&eps=0", "There is only one number in column 1", "In all 3 cells, both are the same."),
+    ("&x=1e200,1;2e200,5;-1e200,7", "In column 1, the numbers, or their squares, are too large", "In all 6 cells"),
+    (
+        "&x=1.7e308,-1.7e308;-1.7e308,1.7e308",
+        "are too large to compute with",
+        "Nothing can be measured: the numbers, or their squares, are too large to compute with.",
+    ),
+    ("&x=1e308;1e308;1e308", "are equal", "Nothing can be measured: next to these numbers, some are too large"),
+    ("&eps=1e-320&eps_at=std&x=1,2", "eps is too small", "Nothing can be measured: eps is too small"),
+    ("&backward.loss=sum", "The paths cancel", "In all 15 cells"),
+    ("&backward.dy=0,0,0;0,0,0;0,0,0;0,0,0;0,0,0", "all gradients are 0", "both are the same."),
+]
+
+
+def test_a_gradient_of_0_has_its_reason(open_page: Open) -> None:
+    page = open_page("#part=backward")
+    for fragment, reason, verdict in REASONS:
+        go_to(page, f"#part=backward&backward.step=dx{fragment}")
+        assert reason in page.locator(".backward-details .notice").inner_text(), fragment
+        assert verdict in page.locator(".backward-verdict").inner_text(), fragment
+        press(page, "All")
+        assert reason in page.locator(".backward-details .notice").inner_text(), fragment
 
 
 def test_a_cell_without_a_number_is_left_out(open_page: Open) -> None:

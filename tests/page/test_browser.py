@@ -111,8 +111,16 @@ def test_a_script_that_was_put_in_does_not_run(browser: Any, address: str) -> No
         assert page.evaluate("globalThis.ran ?? null") is None
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+# Each scheme and each size once; the other two are slow, as axe takes a second for a part.
+VIEWS = [
+    pytest.param("light", DESKTOP, id="desktop-light"),
+    pytest.param("dark", PHONE, id="phone-dark"),
+    pytest.param("dark", DESKTOP, id="desktop-dark", marks=pytest.mark.slow),
+    pytest.param("light", PHONE, id="phone-light", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("scheme", "viewport"), VIEWS)
 def test_axe_finds_nothing(open_page: Open, scheme: str, viewport: dict[str, int]) -> None:
     page = open_page(color_scheme=scheme, viewport=viewport)
     for part in PARTS:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Open, Processor, flushed, node
-from table_page import cell, part, paste, settle, texts
+from browser import Open, Processor, flushed, go_to, node, settle
+from table_page import cell, part, paste, texts
 
 SIZE = "A table has at most 1000 rows, 256 columns and 4096 cells, got {}. The table was left as it is."
 
@@ -67,12 +67,6 @@ FIELDS = {
 
 def content(field: Any) -> str:
     return str(field.evaluate("(field) => field.value ?? field.textContent"))
-
-
-def go_to(page: Any, fragment: str) -> None:
-    """Another address in the same page, which is quicker than to open one."""
-    page.evaluate("(fragment) => { location.hash = fragment; }", fragment)
-    settle(page)
 
 
 def test_half_a_character_stops_nothing(open_page: Open) -> None:

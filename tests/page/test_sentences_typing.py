@@ -173,7 +173,10 @@ def tab_to(page: Any, key: str, last: str) -> list[str]:
     return reached
 
 
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize(
+    "viewport",
+    [pytest.param(PHONE, id="phone"), pytest.param(DESKTOP, id="desktop", marks=pytest.mark.slow)],
+)
 def test_nothing_needs_a_mouse(open_page: Open, viewport: dict[str, int]) -> None:
     page = open_page(HERE, viewport=viewport)
     page.locator("#tab-sentences").focus()

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import DESKTOP, PHONE, Open, flushed, violations
+from browser import DESKTOP, PHONE, Open, flushed, go_to, settle, violations
 from numpy.testing import assert_allclose
 from table_page import (
     EXAMPLE,
     NORMS,
     cell,
     lit,
+    lit_in,
     numbers,
     part,
-    settle,
     table_of,
     texts,
     write,
@@ -52,9 +52,8 @@ def test_lit_cells_are_those_that_share_a_mean(open_page: Open, name: str) -> No
         for how in ("hover", "focus"):
             for sheet in ("x", "xhat", "y"):
                 getattr(cell(page, sheet, row, column), how)()
-                for shown in ("x", "xhat", "y"):
-                    assert lit(page, shown) == want, (how, sheet, shown)
-                assert lit(page, statistics) == {min(want)}
+                found = lit_in(page, ("x", "xhat", "y", statistics))
+                assert found == {"x": want, "xhat": want, "y": want, statistics: {min(want)}}, (how, sheet)
         cell(page, statistics, *min(want)).hover()
         assert lit(page, "x") == want
     assert sum(map(len, texts(page, statistics))) == sharing["size"]
@@ -174,8 +173,9 @@ def test_dots_show_each_column_before_and_after(open_page: Open) -> None:
 
 
 def copied(page: Any, library: str) -> str:
+    page.evaluate("navigator.clipboard.writeText('')")
     part(page).get_by_role("group", name="Copy as code").get_by_role("button", name=library).click()
-    page.wait_for_timeout(100)
+    page.wait_for_function("async () => (await navigator.clipboard.readText()) !== ''")
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
@@ -194,8 +194,9 @@ CASES = {
 def test_copied_code_makes_the_numbers_that_are_shown(open_page: Open, library: str) -> None:
     if library == "PyTorch":
         pytest.importorskip("torch")
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
     for name, fragment in CASES.items():
-        page = open_page(fragment, permissions=["clipboard-read", "clipboard-write"])
+        go_to(page, fragment)
         names: dict[str, Any] = {}
         exec(copied(page, library), names)
         shown = numbers(page, "y")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import Open, Processor, flushed, violations
+from browser import Open, Processor, flushed, go_to, settle, violations
 from numpy.testing import assert_allclose
 from table_page import (
     EXAMPLE,
@@ -18,7 +18,6 @@ from table_page import (
     numbers,
     part,
     paste,
-    settle,
     table_of,
     texts,
     write,
@@ -250,21 +249,22 @@ def test_an_empty_table_has_a_friendly_way_back(open_page: Open) -> None:
     assert texts(page, "x") == [["1", "2"]]
     assert focused(page) == ("x", 0, 0)
 
-    for fragment in ("#x=", "#x=;"):
-        page = open_page(fragment)
+    for fragment in ("#x=;", "#x="):
+        go_to(page, fragment)
         assert part(page).get_by_text("The table is empty").is_visible()
         part(page).get_by_role("button", name="the example", exact=True).focus()
         assert paste(page, "3\t4\n5\t8")
         settle(page)
         assert texts(page, "mean") == [["4", "6"]]
     page = open_page("#x=")
+    assert part(page).get_by_text("The table is empty").is_visible()
     part(page).get_by_role("button", name="one cell").click()
     settle(page)
     assert focused(page) == ("x", 0, 0)
     page.keyboard.type("3")
     settle(page)
     assert texts(page, "y") == [["0"]]
-    page = open_page("#x=")
+    go_to(page, "#x=")
     part(page).get_by_role("button", name="the example", exact=True).click()
     settle(page)
     assert len(texts(page, "x")) == 5
