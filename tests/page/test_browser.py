@@ -217,7 +217,13 @@ def test_the_last_of_many_quick_changes_is_in_the_address_when_somebody_leaves(o
 
 
 def test_on_paper_every_column_has_its_dots(open_page: Open, tmp_path: Path) -> None:
-    page = open_page("#x=" + ";".join(",".join(str(i * j % 7) for j in range(30)) for i in range(8)))
+    page = open_page("#x=" + ";".join(",".join(str(i * j % 7) for j in range(30)) for i in range(24)))
     assert page.locator(".strips svg").count() < 60
     page.pdf(path=tmp_path / "page.pdf")
     assert page.locator(".strips svg").count() == 60
+    page.emulate_media(media="print")
+    cut = page.locator(".table-part :is(.strips, .sheet .box)").evaluate_all(
+        "(all) => all.filter((one) => one.scrollHeight > one.clientHeight + 1).length"
+    )
+    page.emulate_media(media="screen")
+    assert cut == 0

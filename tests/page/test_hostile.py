@@ -43,7 +43,7 @@ def test_what_is_too_large_to_paste_is_refused_in_words(open_page: Open) -> None
         assert paste(page, text), name
         settle(page)
         assert used() - before < 1, name
-        assert page.locator(".problems").inner_text() == said, name
+        assert page.locator("#refused").inner_text() == said, name
         assert [len(texts(page, "x")), len(texts(page, "x")[0])] == [5, 3], name
     for text in ("1" + " " * 200_000 + "2", "\n" * 300_000 + "1\t2"):
         before = used()
@@ -55,7 +55,7 @@ def test_what_is_too_large_to_paste_is_refused_in_words(open_page: Open) -> None
     area = part(page).get_by_label("The whole table as text")
     area.evaluate("(area) => { area.value = '1\\n'.repeat(1001); }")
     part(page).get_by_role("button", name="Use this table").click()
-    assert page.locator(".problems").inner_text() == SIZE.format("1001 × 1")
+    assert page.locator("#refused").inner_text() == SIZE.format("1001 × 1")
 
 
 FIELDS = {

@@ -2,10 +2,10 @@
 What a person can do to the table of the state, each as one step that can be taken back.
 
 `see()` says what is there now: { problem, out, at }, with `at` the chosen cell, or null in an empty table. `select(at)`
-chooses another; `complain(text)` says why something was not done.
+chooses another; `rewrite()` shows the table again where a cell holds what was refused.
 */
 import { parseBlock } from "#shared/blocks.js";
-import { announce } from "#shared/elements.js";
+import { announce, refuse } from "#shared/elements.js";
 import { attempt } from "#shared/limits.js";
 import { EXAMPLE } from "#shared/problem.js";
 import { createHistory, withBlock, withCell, withColumn, withRow, withoutColumn, withoutRow } from "#table/edits.js";
@@ -23,17 +23,20 @@ export const PARAMETER_NAMES = /** @type {ParameterName[]} */ (Object.keys(PARAM
 const KEPT_FIELDS = ["x", "weight", "bias", "samples", "groups"];
 
 /**
- * @type {(state: State, table: { see: () => TableView; select: (at: SheetCell) => void; complain: (text: string) =>
- *     void }) => TableActions}
+ * @type {(state: State, table: { see: () => TableView; select: (at: SheetCell) => void; rewrite: () => void }) =>
+ *     TableActions}
  */
-export function createActions(state, { see, select, complain }) {
+export function createActions(state, { see, select, rewrite }) {
     const history = createHistory();
     /** @type {() => Partial<Fields>} */
     const now = () => Object.fromEntries(KEPT_FIELDS.map((name) => [name, state.get(name)]));
     let left = now(); // as the last change left it: an address that somebody types may bring another table
 
     /** @type {(reason: string) => void} */
-    const refuse = (reason) => complain(`${reason} The table was left as it is.`);
+    const refuseChange = (reason) => {
+        rewrite();
+        refuse(`${reason} The table was left as it is.`);
+    };
 
     /**
      * Set these fields, and keep what was; changes in a row with the same key are one step. false if it was refused.
@@ -41,7 +44,7 @@ export function createActions(state, { see, select, complain }) {
      */
     function change(values, key = null) {
         const before = now();
-        if (!attempt(() => state.set(values), refuse)) return false;
+        if (!attempt(() => state.set(values), refuseChange)) return false;
         history.record(before, key, KEPT_FIELDS.every((name) => before[name] === left[name]));
         left = now();
         return true;
@@ -71,7 +74,7 @@ export function createActions(state, { see, select, complain }) {
         attempt(() => {
             const table = parseBlock(text);
             setTable(table, `The table has ${countOf(table.length, "row")} now. Undo brings the old one back.`);
-        }, refuse);
+        }, refuseChange);
     }
 
     /**
@@ -148,7 +151,7 @@ export function createActions(state, { see, select, complain }) {
             const { row, column } = at ?? { row: 0, column: 0 };
             const size = `${countOf(block.length, "row")} of ${countOf(block[0].length, "cell")}`;
             setTable(withBlock(problem.cells, row, column, block), `Pasted: ${size}. Undo takes them out again.`);
-        }, refuse);
+        }, refuseChange);
         if (!isRead) event.preventDefault();
     }
 

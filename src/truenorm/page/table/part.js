@@ -54,18 +54,12 @@ export function mountTable(root, state) {
     let boxes = null;
     /** @type {SheetCell | null} */
     let hovered = null;
-    /** @type {string | null} */
-    let complaint = null; // why the last thing was not done
     let said = ""; // about problems
     let wantsFocus = false; // the chosen cell of x gets the focus once it is there
 
     const actions = createActions(state, {
         see: () => ({ problem, out, at: selected() }), select,
-        complain: (text) => {
-            complaint = text;
-            if (!isEmpty()) writeSheets(); // a cell may hold what was refused
-            showProblems();
-        },
+        rewrite: () => isEmpty() || writeSheets(),
     });
 
     // ---- the sheets ----
@@ -216,7 +210,6 @@ export function mountTable(root, state) {
         problem = readProblem(state);
         out = forward(problem.x, problem.norm, problem);
         boxes = boxesOf(out.partition, problem);
-        complaint = null;
         work.hidden = below.hidden = isEmpty();
         empty.hidden = !isEmpty();
         setInactive(before, !actions.canUndo());
@@ -301,7 +294,7 @@ export function mountTable(root, state) {
 
     function showProblems() {
         const texts = PARAMETER_NAMES.map((name) => ({ name, initial: PARAMETERS[name], texts: state.get(name) }));
-        const bad = [complaint, ...describeProblems(problem), ...describeParameters(problem, texts)].filter(Boolean);
+        const bad = [...describeProblems(problem), ...describeParameters(problem, texts)];
         const worth = isEmpty() ? [] : [describeEmptyCells(problem), describeNoSpread(out)].filter(Boolean);
         const key = JSON.stringify([bad, worth]);
         if (key === said) return; // or it would be read aloud again
