@@ -72,7 +72,7 @@ def test_too_large_a_block_is_refused_where_it_is_and_nothing_changes(open_page:
     assert paste(page, "\n".join(["1\t2"] * 5001))
     settle(page)
     assert page.locator("#refused").inner_text() == (
-        "A table has at most 1000 rows, 256 columns and 4096 cells, got 5001 × 2. The table was left as it is."
+        "A table has at most 1000 rows, 128 columns and 4096 cells, got 5001 × 2. The table was left as it is."
     )
     assert len(texts(page, "x")) == 5
     assert part(page).get_by_role("button", name="Undo").is_disabled()

@@ -8,7 +8,7 @@ table takes seconds to draw, and browsers refuse addresses of more than two mill
 import { encodeText } from "#shared/text.js";
 
 export const MOST_ROWS = 1000;
-export const MOST_COLUMNS = 256;
+export const MOST_COLUMNS = 128;
 export const MOST_CELLS = 4096;
 export const MOST_LETTERS = 200; // of a cell or a word
 export const MOST_PASTED = 1_000_000;

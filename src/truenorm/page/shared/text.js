@@ -7,7 +7,7 @@ Text that may hold anything, in an address and in sentences.
  * @type {(text: string) => string}
  */
 export function encodeText(text) {
-    return encodeURIComponent(text.replace(/\p{Cs}/gu, "\ufffd"));
+    return /^[\w.-]*$/.test(text) ? text : encodeURIComponent(text.replace(/\p{Cs}/gu, "\ufffd")); // most are numbers
 }
 
 /** @type {(text: string) => string} */
