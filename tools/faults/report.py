@@ -1,0 +1,77 @@
+"""The counts of the attacks, as a table."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.machine import revision
+from bench.table import replace
+
+from tools.faults.fuzzers import Fuzzed
+from tools.faults.laboratory import PROBLEMS, Attempt
+
+HEADS = ("attack", "attempts", "survived", *PROBLEMS)
+
+
+@dataclass
+class Counts:
+    """How many attacks of a kind there were, and how many cases had which problem."""
+
+    attempts: int = 0
+    problems: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PROBLEMS, 0))
+    failed: int = 0  # cases with any problem
+    slowest: float = 0.0  # seconds from a signal to the exit
+
+    def add(self, attempt: Attempt) -> None:
+        self.attempts += attempt.attacks
+        for kind in {kind for kind, _ in attempt.problems}:
+            self.problems[kind] += 1
+        self.failed += bool(attempt.problems)
+        self.slowest = max(self.slowest, attempt.slowest)
+
+    @property
+    def row(self) -> list[str]:
+        numbers = (self.attempts, self.attempts - self.failed, *self.problems.values())
+        return [f"{number:,}" for number in numbers]
+
+
+def total(counts: Sequence[Counts]) -> Counts:
+    """The sum of the counts of several processes."""
+    return Counts(
+        sum(one.attempts for one in counts),
+        {kind: sum(one.problems[kind] for one in counts) for kind in PROBLEMS},
+        sum(one.failed for one in counts),
+        max(one.slowest for one in counts),
+    )
+
+
+def table(counts: Mapping[str, Counts], fuzzed: Mapping[str, Fuzzed]) -> str:
+    """The attacks that were run, and the fuzzers, as Markdown."""
+    parts = []
+    if rows := [[name, *one.row] for name, one in counts.items() if one.attempts]:
+        parts.append(_markdown(HEADS, rows))
+    if fuzzed:
+        found = [[name, f"{one.cases:,}", f"{one.findings:,}"] for name, one in fuzzed.items()]
+        parts.append(_markdown(("fuzzer", "cases", "findings"), found))
+    return "\n\n".join(parts)
+
+
+def caption(counts: Mapping[str, Counts], seed: int, seconds: float) -> str:
+    slowest = max(one.slowest for one in counts.values())
+    signals = f" From a signal to the exit it took at most {slowest:.2f} s." if slowest else ""
+    return (
+        f"Seed {seed}, {seconds / 60:.0f} minutes.{signals} {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}, revision {revision() or 'unknown'}."
+    )
+
+
+def write(page: Path, text: str) -> None:
+    page.write_text(replace(page.read_text("utf-8"), text, "faults"), "utf-8")
+
+
+def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
