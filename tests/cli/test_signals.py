@@ -48,6 +48,32 @@ def test_nohup_is_respected() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+# The command is interrupted, and once more while it says so.
+TWICE = """
+import click, signal, time
+from truenorm import cli
+from truenorm.cli.signals import StopSignals
+
+def interrupted(*_, **__):
+    with StopSignals(""):
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(5)
+
+def interrupted_again(*given, **options):
+    signal.raise_signal(signal.SIGINT)
+    echo(*given, **options)
+
+cli.commands.main = interrupted
+echo, click.echo = click.echo, interrupted_again
+cli.main([])
+"""
+
+
+def test_a_second_signal_does_not_interrupt_the_handling_of_the_first() -> None:
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "truenorm: interrupted.\n")
+
+
 # A function in C that computes for minutes, during which Python runs no signal handlers.
 LONG = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
 

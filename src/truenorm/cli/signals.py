@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -28,7 +29,8 @@ class StopSignals:
 
     def __init__(self, message: str) -> None:
         self._message = message  # to print if the process is ended within a step
-        self._first: float | None = None  # when the first signal came
+        self._asked = False  # to stop after the current step
+        self._ignored_until = -math.inf
         self._steps = False
         self._noticed = threading.Event()
         self._before: dict[int, Any] = {}
@@ -49,8 +51,10 @@ class StopSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._noticed.set()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        # After an interrupt the process ends. Until then a second signal must not interrupt the handling of the first.
+        if kind is not KeyboardInterrupt:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
         os.close(self._writer)
         self._thread.join()
@@ -61,17 +65,19 @@ class StopSignals:
         self._steps = True
 
     def should_stop(self) -> bool:
-        if self._first is None:
+        if not self._asked:
             return False
         self._noticed.set()
         return True
 
     def _handle(self, _: int, __: FrameType | None) -> None:
         now = time.monotonic()
-        if self._first is None and self._steps:
-            self._first = now
-        elif self._first is None or now - self._first > 1:
+        if now < self._ignored_until:
+            return
+        self._ignored_until = now + 1
+        if self._asked or not self._steps:
             raise KeyboardInterrupt
+        self._asked = True
 
     def _watch(self) -> None:
         while number := os.read(self._reader, 1):
