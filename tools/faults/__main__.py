@@ -43,7 +43,7 @@ def main(
     table = report.table(counts, fuzzed)
     click.echo(table)
     if write is not None:
-        report.write(write, f"{table}\n\n{report.caption(counts, seed, time.monotonic() - start)}")
+        report.write(write, f"{table}\n\n{report.caption(counts, range(seed, seed + jobs), time.monotonic() - start)}")
     sys.exit(any(one.failed for one in counts.values()) or any(one.findings for one in fuzzed.values()))
 
 

@@ -59,11 +59,12 @@ def table(counts: Mapping[str, Counts], fuzzed: Mapping[str, Fuzzed]) -> str:
     return "\n\n".join(parts)
 
 
-def caption(counts: Mapping[str, Counts], seed: int, seconds: float) -> str:
+def caption(counts: Mapping[str, Counts], seeds: range, seconds: float) -> str:
     slowest = max(one.slowest for one in counts.values())
     signals = f" From a signal to the exit it took at most {slowest:.2f} s." if slowest else ""
+    named = f"Seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"Seed {seeds[0]}"
     return (
-        f"Seed {seed}, {seconds / 60:.0f} minutes.{signals} {platform.system()} {platform.machine()}, "
+        f"{named}, {seconds / 60:.0f} minutes.{signals} {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}, revision {revision() or 'unknown'}."
     )
 
