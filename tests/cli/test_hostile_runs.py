@@ -10,8 +10,6 @@ import pytest
 from truenorm.cli import main
 from truenorm.lab.training import Trainer
 
-pytest.importorskip("truenorm.lab.directory", reason="needs the files of a run to be read by this module")
-
 HUGE = 10**400
 Change = Callable[[dict[str, Any]], Any]
 
