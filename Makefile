@@ -59,6 +59,9 @@ demo: $(DEMO) ## Show what truenorm does
 	$(WARN)
 	@$(BIN)/truenorm demo
 
+# Two processes share the cores: threads of NumPy's matrix products would wait for each other.
+test test-slow: export OPENBLAS_NUM_THREADS = 1
+
 test: $(DEV) ## Run the quick tests
 	$(WARN)
 	@$(BIN)/python -m pytest -q -n 2
