@@ -174,7 +174,8 @@ def compare(found: Array, expected: Array, bound: Array, dtype: str, name: str) 
         most = greatest(dtype)
         one, two = np.clip(found, -most, most), np.clip(expected, -most, most)
         allowed = np.broadcast_to(bound, expected.shape) + spacing(two, dtype)
-        unknown = np.broadcast_to(np.isinf(bound) | (np.isnan(bound) & ~np.isnan(expected)), expected.shape)
+        lost = np.isinf(bound) | np.isinf(allowed) | (np.isnan(bound) & ~np.isnan(expected))
+        unknown = np.broadcast_to(lost, expected.shape)
         right = (np.abs(one - two) <= allowed) | (np.isnan(found) & np.isnan(expected)) | unknown
         right |= found == expected
     if not right.all():

@@ -105,8 +105,8 @@ template <class T, class A> void forward_rows(const Forward<T>& call) {
                         loops<T, A>().row_forward(x + at + j, to, m, one.hi, one.lo, one.rstd, weight.at(c + j),
                                                   bias.at(c + j));
                     } else {
-                        loops<T, double>().row_forward(x + at + j, to, m, middle, 0.0, rstd[r],
-                                                       affine.weight + c + j, affine.bias + c + j);
+                        loops<T, double>().row_forward(x + at + j, to, m, middle, 0.0, rstd[r], affine.weight + c + j,
+                                                       affine.bias + c + j);
                     }
                 });
             }
