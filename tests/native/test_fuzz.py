@@ -45,8 +45,6 @@ def test_engines_agree_for_long() -> None:
 
 def test_the_fuzzer_notices_results_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     # Each of these is an error of a few roundings in one result of one engine.
-    number = next(i for i in range(99) if (case := results.make(1, i)).values == "normal" and case.given is None)
-    results.make(1, number).check()
     correct = results.tn.backward
     for place in range(2):
 
@@ -59,7 +57,7 @@ def test_the_fuzzer_notices_results_that_differ(monkeypatch: pytest.MonkeyPatch)
         with monkeypatch.context() as patch:
             patch.setattr(results.tn, "backward", wrong)
             name = ("dx", "dweight")[place]
-            case = next(one for i in range(99) if usable(one := results.make(1, i)))
+            case = next(one for i in range(2000) if usable(one := results.make(1, i)))
             with pytest.raises(AssertionError, match=f"native: {name}"):
                 case.check()
 

@@ -330,7 +330,7 @@ def valid_elements(norm: tn.Norm, shape: tuple[int, ...], ragged: dict[str, Arra
     """Which elements of x are valid. All packed rows are."""
     if "offsets" in ragged:
         return np.ones(shape, bool)
-    only = {name: ragged[name] for name in ("valid", "lengths") if name in ragged}
+    only: dict[str, Any] = {name: ragged[name] for name in ("valid", "lengths") if name in ragged}
     with using("reference"):
         kept = tn.forward(np.zeros(shape), norm, padding="keep", bias=None, **only)
     mask = kept.masked.valid

@@ -21,6 +21,7 @@ determined by the data: its bound is infinite, and so are those of all that depe
 Results. Each further operation rounds once, so products of a few factors have a relative error of at most 6 u:
 
     xhat    |d| δrstd + rstd δmean + 6 u |xhat| + rstd u² M      the mean is subtracted in two parts
+            + 2 eta                                              of the type of the sums
     y       |weight| δxhat + 6 u (|weight xhat| + |bias|)
     S1, S2  k u Σ|dxhat|,  Σ |dxhat| δxhat + (k + 4) u Σ|dxhat xhat|
     dx      rstd times the errors of its three terms, 6 u of their sizes, and δrstd times their sizes
@@ -42,6 +43,7 @@ Array = np.ndarray[Any, Any]
 WIDE = 2.0**-53
 NARROW = 2.0**-24
 ETA = 5e-324
+NARROW_ETA = 2.0**-149
 DEPTH = 80  # 2048 elements in 32 lanes, or 64 rows, and the tree of the lanes
 SAFE = 1e-154  # deviations below it have squares below the smallest normal number
 
@@ -102,6 +104,7 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
 
     xhat = np.where(rstd == 0, 0.0, d * rstd)
     dxhat_error = _times(d, drstd) + _times(high, off) + 6 * u * xhat + rstd * u**2 * largest
+    dxhat_error = dxhat_error + 2 * (ETA if u == WIDE else NARROW_ETA)
     weight, bias = (_parameter(out, name) for name in ("weight", "bias"))
     dxhat_error = np.where(np.isinf(xhat) & np.isfinite(x), np.inf, dxhat_error)  # of given moments: it overflows
     y = np.abs(weight) * dxhat_error + 6 * u * (np.abs(weight) * xhat + np.abs(bias))
