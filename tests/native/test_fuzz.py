@@ -15,6 +15,7 @@ _native = pytest.importorskip("truenorm._native", reason="the compiled part was 
 from tools.fuzz import calls, results, run  # noqa: E402
 from tools.native_calls import arguments, columns  # noqa: E402
 
+import truenorm as tn  # noqa: E402
 from truenorm import engine  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +46,7 @@ def test_engines_agree_for_long() -> None:
 
 def test_the_fuzzer_notices_results_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     # Each of these is an error of a few roundings in one result of one engine.
-    correct = results.tn.backward
+    correct = tn.backward
     for place in range(2):
 
         def wrong(dy: Array, out: Any, place: int = place) -> Any:
@@ -55,7 +56,7 @@ def test_the_fuzzer_notices_results_that_differ(monkeypatch: pytest.MonkeyPatch)
             return tuple(found)
 
         with monkeypatch.context() as patch:
-            patch.setattr(results.tn, "backward", wrong)
+            patch.setattr(tn, "backward", wrong)
             name = ("dx", "dweight")[place]
             case = next(one for i in range(2000) if usable(one := results.make(1, i)))
             with pytest.raises(AssertionError, match=f"native: {name}"):
