@@ -15,8 +15,9 @@ SOURCE = Path(__file__).resolve().parents[1] / "src/truenorm"
 # Each part may import itself and the parts in its set. Each file of the core is a part.
 ALLOWED: dict[str, set[str]] = {
     "core.pattern": set(),
+    "core.plain": set(),
     "core.layout": {"core.pattern"},
-    "core.norm": {"core.layout", "core.pattern"},
+    "core.norm": {"core.layout", "core.pattern", "core.plain"},
     "core.mask": {"core.norm", "core.layout"},
     "core.moments": {"core.mask", "core.norm"},
     "core.inputs": {"core.moments", "core.mask", "core.norm"},

@@ -146,7 +146,7 @@ ERRORS = [
     (["fine.csv", "--ddof", "2"], "Norm: ddof is 0 or 1, got 2."),
     (
         ["fine.csv", "--norm", "rms", "--ddof", "1"],
-        "Norm: ddof=1 corrects for a mean that was estimated, got center=False. Use ddof=0 with it.",
+        "Norm: ddof=1 corrects for an estimated mean, got center=False. Use ddof=0 with it.",
     ),
     (["fine.csv", "--lengths", ""], "--lengths: needs numbers separated by commas, got '' as number 1."),
     (["-", "--dy", "-"], "Standard input can hold the input or --dy, not both. See 'truenorm explain --help'."),

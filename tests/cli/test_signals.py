@@ -63,7 +63,7 @@ def interrupted_again(*given, **options):
     signal.raise_signal(signal.SIGINT)
     echo(*given, **options)
 
-cli.commands.main = interrupted
+cli._run = interrupted
 echo, click.echo = click.echo, interrupted_again
 cli.main([])
 """

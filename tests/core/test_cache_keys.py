@@ -36,7 +36,7 @@ def test_a_wrong_shape_is_refused_before_and_after_the_right_one(shape: Any) -> 
     norm = tn.batch(eps=0.5 + len(repr(shape)))  # not yet in the cache
     right = tuple(abs(int(size)) for size in shape)
     for _ in range(2):
-        with pytest.raises(ValueError, match=r"^Norm: a shape has whole numbers >= 0, got "):
+        with pytest.raises(ValueError, match=r"^Norm: a shape must hold integers >= 0, got "):
             norm.view(shape)
         assert norm.view(right).canonical == (1, right[0], 3, 1, 1)
         assert all(type(size) is int for size in norm.view(right).shape)

@@ -231,7 +231,7 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     ),
     (
         lambda: Norm("[c]", center=False, ddof=1),
-        "Norm: ddof=1 corrects for a mean that was estimated, got center=False. Use ddof=0 with it.",
+        "Norm: ddof=1 corrects for an estimated mean, got center=False. Use ddof=0 with it.",
     ),
     (
         lambda: Norm("[b] c", sizes={"g": 2}),

@@ -50,7 +50,7 @@ def test_the_fuzzer_notices_results_that_differ(monkeypatch: pytest.MonkeyPatch)
     for place in range(2):
 
         def wrong(dy: Array, out: Any, place: int = place) -> Any:
-            found = list(correct(dy, out))
+            found: list[Any] = list(correct(dy, out))
             if engine.engine() == "native":
                 found[place] = found[place] * 1.01
             return tuple(found)

@@ -157,8 +157,12 @@ def as_array(values: Any, name: str) -> NDArray[Any]:
     """The values as an array. Every argument that is an array goes through here: masks of `numpy.ma` would be lost."""
     if type(values) is np.ndarray:
         return values
-    refuse_masked(values, name)
+    if not (type(values) is list and _NUMBERS.issuperset(map(type, values))):
+        refuse_masked(values, name)
     return np.asarray(values)
+
+
+_NUMBERS = frozenset((int, float, bool))
 
 
 def refuse_masked(values: Any, name: str) -> None:

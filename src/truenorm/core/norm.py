@@ -23,12 +23,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
-from numbers import Integral, Real
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from truenorm.core.layout import Layout, check_shape, check_sizes, layout_of
 from truenorm.core.pattern import PatternAxis, PatternError, parse, parse_affine
+from truenorm.core.plain import plain_float, plain_text
 
 Channels = Literal["last", "second"]
 EpsAt = Literal["var", "std"]
@@ -66,7 +67,7 @@ class Norm:
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
             raise TypeError(f"Norm: pattern is text, got {self.pattern!r}. Write it like '[b t] c'.")
-        eps = _to_float(self.eps)
+        eps = plain_float(self.eps)
         if not 0 <= eps < math.inf:
             raise ValueError(f"Norm: eps is a finite number >= 0, got {self.eps!r}. The usual one is 1e-5.")
         if not isinstance(self.center, bool):
@@ -74,28 +75,20 @@ class Norm:
         check_choice("Norm", "ddof", self.ddof, (0, 1))
         check_choice("Norm", "eps_at", self.eps_at, get_args(EpsAt))
         if not self.center and self.ddof:
-            raise ValueError(
-                "Norm: ddof=1 corrects for a mean that was estimated, got center=False. Use ddof=0 with it."
-            )
+            raise ValueError("Norm: ddof=1 corrects for an estimated mean, got center=False. Use ddof=0 with it.")
         if not any(piece.reduced for axis in self.axes for piece in axis.pieces):
-            raise PatternError(
-                "nothing is averaged over", self.pattern, 0, len(self.pattern), "Put brackets around an axis."
-            )
+            fix = "Put brackets around an axis."
+            raise PatternError("nothing is averaged over", self.pattern, 0, len(self.pattern), fix)
         if not isinstance(self.sizes, Mapping):
             raise TypeError(f"Norm: sizes maps names of axes to sizes, got {self.sizes!r}. Write it like {{'g': 8}}.")
         if not (self.affine is None or isinstance(self.affine, str)):
             raise TypeError(f"Norm: affine is text, or None, got {self.affine!r}. Write it like 'h w c'.")
         check_sizes(self)
         # Equal norms share what is cached for one of them, so they are also written alike: plain types, and no -0.0.
-        plain = {
-            "pattern": _plain(self.pattern),
-            "eps": eps + 0.0,
-            "ddof": int(self.ddof),
-            "eps_at": _plain(self.eps_at),
-            "sizes": MappingProxyType({_plain(name): int(size) for name, size in self.sizes.items()}),
-            "affine": None if self.affine is None else _plain(self.affine),
-        }
-        for name, value in plain.items():
+        sizes = MappingProxyType({plain_text(name): int(size) for name, size in self.sizes.items()})
+        affine = None if self.affine is None else plain_text(self.affine)
+        texts = {"pattern": plain_text(self.pattern), "eps_at": plain_text(self.eps_at), "affine": affine}
+        for name, value in ({"eps": eps + 0.0, "ddof": int(self.ddof), "sizes": sizes} | texts).items():
             object.__setattr__(self, name, value)
         _ = self.affine_axes  # raises now if affine cannot be read, not at the first array
 
@@ -143,19 +136,6 @@ class Norm:
 
     def __reduce__(self) -> tuple[Any, ...]:  # a mapping proxy can be neither pickled nor deep-copied
         return Norm, tuple(self._values().values())
-
-
-def _to_float(value: object) -> float:
-    """NaN for what is not a number, or is a larger one than floats have."""
-    try:
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        return math.nan
-
-
-def _plain(text: str) -> str:
-    """Text without the class of its own that it may have, such as NumPy's or an enumeration's."""
-    return str.__str__(text)
 
 
 def text_of(norm: Norm) -> str:

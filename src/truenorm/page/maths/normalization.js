@@ -198,12 +198,12 @@ function weigh(values, size, center) {
 }
 
 /**
- * -2 drstd/dvar / rstd³: 1 for sqrt(var + eps), (std + eps) / std for std + eps; 0 where m2 is 0.
+ * -2 drstd/dvar / rstd³: 1 for sqrt(var + eps), 1 + eps / std for std + eps; 0 where m2 is 0.
  * @type {(out: ForwardResult, s: number) => number}
  */
 function epsOutside(out, s) {
-    const std = Math.sqrt(out.var[s]);
-    return out.norm.eps_at === "var" ? 1 : ratio(std + out.norm.eps, std);
+    if (out.norm.eps_at === "var") return 1;
+    return out.var[s] > 0 ? 1 + out.norm.eps / Math.sqrt(out.var[s]) : 0;
 }
 
 /**
