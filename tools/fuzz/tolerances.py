@@ -25,6 +25,7 @@ Results. Each further operation rounds once, so products of a few factors have a
     y       |weight| δxhat + 6 u (|weight xhat| + |bias|)
     S1, S2  k u Σ|dxhat|,  Σ |dxhat| δxhat + (k + 4) u Σ|dxhat xhat|
     dx      rstd times the errors of its three terms, 6 u of their sizes, and δrstd times their sizes
+            + s |d| eta                                          kernels multiply d by rstd² S2 / N, which may underflow
     dweight, dbias   like S2 and S1, over the elements of a weight
 
 and each result is rounded to its dtype, by at most the distance between neighbours there. Beyond the largest number of
@@ -127,7 +128,7 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
     if out.given is not None:
         through_mean, through_var, errors = np.zeros_like(dxhat), np.zeros_like(dxhat), np.zeros_like(dxhat)
     terms = dxhat + through_mean + through_var
-    dx = _times(high, 6 * u * terms + errors) + _times(drstd, terms)
+    dx = _times(high, 6 * u * terms + errors) + _times(drstd, terms) + s * _times(d, np.asarray(ETA))
     # rstd² leaves float64: eps is 0 and the squared deviations are subnormal. Or the sums do, of finite values.
     lost = (rstd > 1 / SAFE) | (np.isfinite(x) & np.isfinite(m2) & ~np.isfinite(xhat * _ratio(s2, freedom) * factor))
     # A value that is not finite makes the outputs of its statistic NaN, and their derivatives undefined.
