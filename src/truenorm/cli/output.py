@@ -73,7 +73,7 @@ class LenientStream:
 
 @contextmanager
 def lenient_streams() -> Iterator[None]:
-    """Make standard error lenient. Errors of standard output are raised, but only once: not again at exit."""
+    """Make standard error lenient. Errors of standard output are raised: `main` reports them."""
     _open_closed_descriptors()
     before = sys.stderr
     lenient = None
@@ -83,25 +83,10 @@ def lenient_streams() -> Iterator[None]:
         sys.stderr = cast(TextIO, lenient)
     try:
         yield
-    except SystemExit as end:
-        if end.code and sys.stdout is not None:
-            try:
-                sys.stdout.flush()
-            except OSError:
-                _discard(sys.stdout)
-        raise
     finally:
         sys.stderr = before
         if lenient is not None:
             lenient.close()
-
-
-def _discard(stream: TextIO) -> None:
-    """Send what is left in the buffer of a stream, and all that follows, to the null device."""
-    with suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
 
 
 def _is_file(stream: TextIO | None) -> bool:
