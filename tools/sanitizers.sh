@@ -94,14 +94,16 @@ fi
 rm -f "$build"/report*
 
 # Without OpenMP, whose waiting the sanitizers do not see, and without a fork beside a call, which their own locks may not
-# survive.
+# survive. The address sanitizer keeps freed memory, and the thread sanitizer has a thread of its own: tests that count
+# these are left out.
 status=0
 if [[ $kind == address ]]; then
-    tests --thin 3 -k "not openmp and not fork_beside_a_call" tests/native tests/lab/test_layers.py || status=$?
+    tests --thin 3 -k "not openmp and not fork_beside_a_call" --ignore tests/native/test_memory.py \
+        tests/native tests/lab/test_layers.py || status=$?
     tests tests/core/test_oracle.py tests/core/test_edges.py tests/core/test_law.py || status=$?
     sanitized -m tools.fuzz --kind calls --seconds 60 --seed 4 --fence 0 || status=$? # no fence: the sanitizer has its own
 else
-    tests tests/native/test_threads.py tests/native/test_padding.py -k "not openmp" || status=$?
+    tests tests/native/test_threads.py tests/native/test_padding.py -k "not openmp and not enough_to_do" || status=$?
 fi
 for report in "$build"/report*; do
     [[ -e $report ]] || continue
