@@ -40,10 +40,15 @@ MEMORY = 6 << 30  # bytes: stops a mutant that fills the memory
 
 # Mutants that compute the same, and why: (module, function, before, after), or a whole function. They are not run.
 _MEANS = "np.where(counts > 0, np.stack([part.mean for part in parts]), 0.0)"
+_SIZES = "np.where(weight != 0, np.abs(values), 0.0)"
+_SCALES = "np.where(largest > LARGE, SCALE, 1.0)"
 EQUIVALENT: dict[tuple[str, ...], str] = {
     ("moments", "merge", _MEANS, "np.stack([part.mean for part in parts])"): "values of weight 0 are not read",
     ("moments", "merge", _MEANS, _MEANS.replace("0.0)", "1.0)")): "values of weight 0 are not read",
     ("moments", "merge", _MEANS, _MEANS.replace(">", ">=")): "values of weight 0 are not read",
+    ("moments", "weighted_moments", _SIZES, _SIZES.replace("0.0)", "1.0)")): "1 is not large",
+    ("moments", "weighted_moments", "initial=0.0", "initial=1.0"): "1 is not large",
+    ("moments", "weighted_moments", _SCALES, _SCALES.replace(">", ">=")): "at the limit both scales are right",
     ("moments", "total", "np.where(weight != 0, of, 0.0)", "np.where(weight != 0, of, 1.0)"): "the weight is 0 there",
     **{
         ("inputs", "__add__", f"self.{name} is None or other.{name} is None", f"{part}.{name} is None"): (

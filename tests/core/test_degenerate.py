@@ -229,3 +229,16 @@ def test_means_further_apart_than_float64_holds_are_merged() -> None:
     # The kernels merge blocks of 64 rows.
     x = np.repeat([-1.7e308, 1.7e308], 64)[:, None]
     assert_close(tn.measure(x, tn.batch()).mean, [0.0], 1e293, "mean of two blocks")
+
+
+def test_a_huge_value_of_weight_0_costs_no_precision() -> None:
+    x = np.array([[1e308, 3e-310]])
+    moments = tn.measure(x, "b [t]", sample_weight=np.array([[0.0, 1.0]]))
+    assert_same_bits(moments.mean, np.array([3e-310]), "mean")
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).maxexp <= 1024, reason="long double is no wider than float64 here")
+def test_values_beyond_float64_have_exact_moments() -> None:
+    moments = tn.measure(np.ldexp(np.array([[1.0, 2.0, 6.0]], np.longdouble), 1100), "b [t]")
+    assert moments.mean[0] == np.ldexp(np.longdouble(3), 1100)
+    assert moments.m2[0] == np.ldexp(np.longdouble(14), 2200)

@@ -28,6 +28,8 @@ from truenorm.core.norm import Norm, as_norm
 # Overflow to inf, and NaN from inf - inf, are expected results here: no warnings from NumPy.
 ignore_floating_point_errors = np.errstate(all="ignore")
 
+LARGE, SCALE = 2.0**900, 2.0**-100  # values above LARGE are multiplied by SCALE while they are summed
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class Moments:
@@ -164,7 +166,7 @@ def weighted_moments(
         squares = total(values**2)
         return count, np.zeros_like(squares), squares
     largest = np.where(weight != 0, np.abs(values), 0.0).max(axis=axes, keepdims=True, initial=0.0)
-    scale = np.where(largest > np.finfo(values.dtype).max * 2.0**-100, 2.0**-100, 1.0)
+    scale = np.where(largest > LARGE, SCALE, 1.0)
     scaled = values * scale
     mean = np.where(weight != 0, scaled, -np.inf).max(axis=axes, keepdims=True, initial=-np.inf)
     mean = np.where(count > 0, mean, 0.0)
