@@ -4,10 +4,6 @@ import sys
 import warnings
 
 import pytest
-
-pytest.importorskip("pydantic", reason="the lab's packages are not installed")
-pytest.importorskip("safetensors", reason="the lab's packages are not installed")
-
 from tools import fuzz_readers
 
 
