@@ -24,11 +24,11 @@ PHONE: ViewportSize = {"width": 390, "height": 844}
 PICTURES: dict[str, tuple[str, str, ViewportSize, Literal["light", "dark"]]] = {
     "table": ("part=table&norm=layer", "One table", DESKTOP, "light"),
     "backward": ("part=backward&backward.step=dvar", "Step by step", DESKTOP, "light"),
-    "sentences": ("part=sentences&sentences.fill=10", "4. So the mean shrinks", DESKTOP, "light"),
+    "padding": ("part=padding&padding.fill=10", "4. So the mean shrinks", DESKTOP, "light"),
     "training": ("part=training", "Training with and without batch norm", DESKTOP, "dark"),
     "table-phone": ("part=table", "One table", PHONE, "light"),
     "backward-phone": ("part=backward&backward.step=dvar", "Step by step", PHONE, "dark"),
-    "sentences-phone": ("part=sentences&sentences.fill=10", "Padded sentences", PHONE, "dark"),
+    "padding-phone": ("part=padding&padding.fill=10", "Padded sentences", PHONE, "dark"),
     "training-phone": ("part=training", "Training with and without batch norm", PHONE, "light"),
 }
 

@@ -2,7 +2,7 @@
 // test_assembly.py.
 import { readFileSync } from "node:fs";
 
-import { codesFor } from "../../src/truenorm/page/shared/code.js";
+import { codesFor } from "../../src/truenorm/page/lib/code.js";
 import { NORMS, backward, describe, forward } from "../../src/truenorm/page/maths/normalization.js";
 import { read } from "./golden.mjs";
 

@@ -17,8 +17,8 @@ class Element {
 }
 globalThis.document = { createElementNS: (_, tag) => new Element(tag) };
 
-const { formatNumber } = await import("../../src/truenorm/page/shared/numbers.js");
-const { formula } = await import("../../src/truenorm/page/shared/formula.js");
+const { formatNumber } = await import("../../src/truenorm/page/lib/numbers.js");
+const { formula } = await import("../../src/truenorm/page/lib/formula.js");
 
 test("numbers are short, and true to their size", () => {
     const shown = [

@@ -14,15 +14,15 @@ import { inNumbers, numbersInGraph } from "../../src/truenorm/page/backward/step
 import { forward } from "../../src/truenorm/page/maths/normalization.js";
 import {
     METHODS, columnSums, defineSentences, driftCurve, normalizeWatched, readSentences, respell,
-} from "../../src/truenorm/page/sentences/padding.js";
-import { parseBlock } from "../../src/truenorm/page/shared/blocks.js";
-import { ticks } from "../../src/truenorm/page/shared/chart.js";
-import { codesFor } from "../../src/truenorm/page/shared/code.js";
-import { MOST_CELLS, MOST_LETTERS, attempt } from "../../src/truenorm/page/shared/limits.js";
-import { formatNumber, readNumber } from "../../src/truenorm/page/shared/numbers.js";
-import { defineProblem, readProblem } from "../../src/truenorm/page/shared/problem.js";
-import { choice, createState } from "../../src/truenorm/page/shared/state.js";
-import { quoted } from "../../src/truenorm/page/shared/text.js";
+} from "../../src/truenorm/page/padding/model.js";
+import { parseBlock } from "../../src/truenorm/page/lib/blocks.js";
+import { ticks } from "../../src/truenorm/page/lib/chart.js";
+import { codesFor } from "../../src/truenorm/page/lib/code.js";
+import { MOST_CELLS, MOST_LETTERS, attempt } from "../../src/truenorm/page/lib/limits.js";
+import { formatNumber, readNumber } from "../../src/truenorm/page/lib/numbers.js";
+import { defineProblem, readProblem } from "../../src/truenorm/page/lib/problem.js";
+import { choice, createState } from "../../src/truenorm/page/lib/state.js";
+import { quoted } from "../../src/truenorm/page/lib/text.js";
 import { boxesOf } from "../../src/truenorm/page/table/boxes.js";
 import {
     describeCell, describeEmptyCells, describeNoSpread, describeParameters, describeProblems,
@@ -33,7 +33,7 @@ import { readRuns } from "../../src/truenorm/page/training/runs.js";
 
 const CORPUS = JSON.parse(readFileSync(new URL("corpus.json", import.meta.url), "utf8"));
 const RUNS = readRuns(readFileSync(new URL("../../src/truenorm/page/runs.json", import.meta.url), "utf8"));
-const PARTS = ["table", "backward", "sentences", "training"];
+const PARTS = ["table", "backward", "padding", "training"];
 const SIGNS = [..."&=;,#%_+-.eE\t\n\r \"[]\u0000\u202e", "%00", "%ED%A0%80", "\ud800", "\udfff", "1e999", "__proto__"];
 
 /** Every field of the page, as main.js defines them, and their names. */
@@ -90,9 +90,9 @@ export function checkText(text) {
     checkWords(quoted(text));
     const { state, names } = pageState("");
     const isKept = attempt(() => {
-        const first = respell(state.get("sentences.first"), text.split(/\s+/).filter(Boolean).slice(0, 12));
+        const first = respell(state.get("padding.first"), text.split(/\s+/).filter(Boolean).slice(0, 12));
         state.set({ x: [[text, "1"], ["2", text]], weight: [text], "backward.dy": [[text]] });
-        if (first.length) state.set({ "sentences.first": first, "sentences.watched": 0 });
+        if (first.length) state.set({ "padding.first": first, "padding.watched": 0 });
     }, checkWords);
     checkState(state, names);
     checkNumbers(state);
@@ -147,14 +147,14 @@ function checkNumbers(state) {
         for (const make of Object.values(codes)) assert.doesNotMatch(make(), /undefined|NaN|Infinity/);
         assert.equal(weight.length, columns);
     }
-    if (!state.fragment().includes("sentences.")) return; // always the same
+    if (!state.fragment().includes("padding.")) return; // always the same
     const sentences = readSentences(state);
     for (const method of Object.values(METHODS)) {
-        normalizeWatched(sentences, method, state.get("sentences.fill"));
+        normalizeWatched(sentences, method, state.get("padding.fill"));
         const heights = driftCurve(sentences, method).map(([, moved]) => moved).filter(Number.isFinite);
         assert.ok(ticks(Math.min(...heights), Math.max(...heights)).length < 20);
     }
-    columnSums(sentences, state.get("sentences.fill"));
+    columnSums(sentences, state.get("padding.fill"));
 }
 
 // ---- cases ----
@@ -201,8 +201,8 @@ function mutatorOf(random) {
         const value = () => encodeURIComponent(one(CORPUS.texts).toWellFormed());
         words.splice(below(words.length + 1), below(2), one([
             () => one(CORPUS.addresses).replace("#", ""),
-            () => `${one(["x", "backward.dy", "weight", "sentences.first"])}=${table(value)}`,
-            () => `${one(["x", "backward.dy", "bias", "sentences.second"])}=${table(() => String(random() * 10 ** below(9)))}`,
+            () => `${one(["x", "backward.dy", "weight", "padding.first"])}=${table(value)}`,
+            () => `${one(["x", "backward.dy", "bias", "padding.second"])}=${table(() => String(random() * 10 ** below(9)))}`,
             () => `${one(["norm", "eps", "part", "samples", "table.cell", "training.runs", "__proto__"])}=${value()}`,
             () => `x=${`${one(["1,", ";", ",", "_,", "%"])}`.repeat(below(2000))}`,
         ])());

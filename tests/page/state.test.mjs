@@ -4,9 +4,9 @@ import { test } from "node:test";
 
 import {
     choice, createState, numberBetween, textRow, textTable, wholeBetween,
-} from "../../src/truenorm/page/shared/state.js";
-import { readNumber } from "../../src/truenorm/page/shared/numbers.js";
-import { defineProblem, equalGroups, readProblem } from "../../src/truenorm/page/shared/problem.js";
+} from "../../src/truenorm/page/lib/state.js";
+import { readNumber } from "../../src/truenorm/page/lib/numbers.js";
+import { defineProblem, equalGroups, readProblem } from "../../src/truenorm/page/lib/problem.js";
 
 const soon = () => new Promise((resolve) => setTimeout(resolve, 5));
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { describe, forward } from "../../src/truenorm/page/maths/normalization.js";
-import { asTabbedText, parseBlock } from "../../src/truenorm/page/shared/blocks.js";
+import { asTabbedText, parseBlock } from "../../src/truenorm/page/lib/blocks.js";
 import {
     createHistory, withBlock, withCell, withColumn, withRow, withoutColumn, withoutRow,
 } from "../../src/truenorm/page/table/edits.js";

@@ -100,13 +100,13 @@ def test_its_policy_allows_its_own_scripts_and_style_alone() -> None:
     )
 
 
-def test_every_style_is_in_the_page_the_shared_one_first() -> None:
+def test_every_style_is_in_the_page_that_of_lib_first() -> None:
     text = page.assemble()
     assert "innerHTML" not in text
     styles = [file.read_text("utf-8") for file in SOURCE.rglob("*.css")]
     assert len(styles) == 5
     places = {style: text.index(style) for style in styles}
-    assert min(styles, key=places.__getitem__) == (SOURCE / "shared" / "style.css").read_text("utf-8")
+    assert min(styles, key=places.__getitem__) == (SOURCE / "lib" / "style.css").read_text("utf-8")
 
 
 @pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.*s")), ids=lambda file: file.relative_to(SOURCE).as_posix())

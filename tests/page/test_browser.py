@@ -34,7 +34,7 @@ def test_tabs_work_by_keyboard_alone(open_page: Open) -> None:
         page.keyboard.press(key)
         seen.append(shown_part(page))
         assert page.evaluate("document.activeElement.id") == f"tab-{seen[-1]}"
-    assert seen == ["backward", "sentences", "training", "table", "training", "table", "training"]
+    assert seen == ["backward", "padding", "training", "table", "training", "table", "training"]
 
 
 def test_a_link_reproduces_the_view(open_page: Open) -> None:
@@ -74,13 +74,13 @@ def test_nothing_is_lost_by_leaving_right_away(open_page: Open) -> None:
     dy.fill("9")
     page.go_back()
     assert cell.inner_text() == "12.5"
-    page.locator("#tab-sentences").click()
+    page.locator("#tab-padding").click()
     page.go_forward()
     assert shown_part(page) == "backward"
     assert dy.input_value() == "9"
     page.go_back()
     page.wait_for_function("document.getElementById('panel-backward').hidden")
-    assert shown_part(page) == "sentences"
+    assert shown_part(page) == "padding"
 
 
 def test_long_words_and_numbers_do_not_widen_the_page(open_page: Open) -> None:

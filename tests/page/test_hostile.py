@@ -61,7 +61,7 @@ def test_what_is_too_large_to_paste_is_refused_in_words(open_page: Open) -> None
 FIELDS = {
     "table": "x, row 1, column 1",
     "backward": "dy, row 1, column 1",
-    "sentences": "Hi, embedding, number 1",
+    "padding": "Hi, embedding, number 1",
 }
 
 
@@ -111,7 +111,7 @@ def test_more_than_a_cell_can_hold_is_refused_before_it_is_in(open_page: Open) -
 
 
 def test_a_sentence_of_a_megabyte_or_of_one_long_word(open_page: Open) -> None:
-    page = open_page("#part=sentences")
+    page = open_page("#part=padding")
     first = page.get_by_label("The first sentence")
     first.focus()
     page.keyboard.insert_text("word " * 200_000)
@@ -120,7 +120,7 @@ def test_a_sentence_of_a_megabyte_or_of_one_long_word(open_page: Open) -> None:
     said = "A word has at most 200 characters, got 300. Until it is shorter, “Hi Nitish” stays."
     assert page.get_by_text(said, exact=True).is_visible()
     assert first.get_attribute("aria-invalid") == "true"
-    assert flushed(page) == "#part=sentences"
+    assert flushed(page) == "#part=padding"
     first.fill("a" * 200)
     assert first.get_attribute("aria-invalid") == "false"
     page.reload()
@@ -135,7 +135,7 @@ LINKS = {
     "#weight=" + ",".join(["1"] * 129): f"{IGNORED}: weight. A table has at most",
     "#__proto__=1&constructor=2&norm=__proto__": f"{IGNORED}, as it cannot be read: norm=__proto__, __proto__",
     "#x=1,2;3&part=backward&backward.dy=%ED%A0%80": f"{IGNORED}, as it cannot be read: x=1,2;3, backward.dy",
-    "#part=sentences&sentences.first=a,b": f"{IGNORED}, as it cannot be read: sentences.first=a,b.",
+    "#part=padding&padding.first=a,b": f"{IGNORED}, as it cannot be read: padding.first=a,b.",
     "#" + "a&" * 50_000: f"{IGNORED}, as it cannot be read: a.",
     "#x=%00,%E2%80%AE1,%EF%BC%91%EF%BC%92;1e999,-0,0x10": "",
     "#version=2&state=" + "[" * 5_000: f"{IGNORED}, as it cannot be read: version=2, state=[[",

@@ -30,7 +30,7 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 PHONE, DESKTOP = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
-PARTS = ("table", "backward", "sentences", "training")
+PARTS = ("table", "backward", "padding", "training")
 
 Open = Callable[..., Any]
 

@@ -1,7 +1,7 @@
 """The interactive page: HTML, CSS and ES modules, assembled into one file that needs no server and no network.
 
-Each part of the page has a folder: `table`, `backward`, `sentences`, `training`. `maths` holds what they compute and
-`shared` what they have in common; `main.js` starts them.
+Each part of the page has a folder: `table`, `backward`, `padding`, `training`. `maths` holds what they compute and
+`lib` what they have in common; `main.js` starts them.
 
 Modules import each other by names such as `#table/grid.js`. node and TypeScript resolve these by the `imports` of
 package.json, the assembled page by an import map, which gives each name a data: URL that holds the whole module. So
@@ -59,9 +59,7 @@ def sources() -> dict[str, str]:
 def assemble(texts: Mapping[str, str] | None = None) -> str:
     """The whole page as one HTML document, from `sources()` or from other texts under the same paths."""
     texts = sources() if texts is None else texts
-    styles = sorted(
-        (path for path in texts if path.endswith(".css")), key=lambda path: (path != "shared/style.css", path)
-    )
+    styles = sorted((path for path in texts if path.endswith(".css")), key=lambda path: (path != "lib/style.css", path))
     style = "\n" + "\n".join(texts[path] for path in styles)
     import_map = as_import_map({path: text for path, text in texts.items() if path.endswith(".js")})
     scripts = " ".join(map(_hash, (import_map, FAILURE_SCRIPT, START_SCRIPT)))

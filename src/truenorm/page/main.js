@@ -8,16 +8,16 @@ its elements into root, and draws in `state.watch`; see state.js for when that r
 import { mountBackward } from "#backward/part.js";
 import { explain } from "#maths/explanation.js";
 import { backward, backwardSums, describe, forward, measure, merge, partition } from "#maths/normalization.js";
-import { mountSentences } from "#sentences/part.js";
-import { html, refuse } from "#shared/elements.js";
-import { guardEntry } from "#shared/entry.js";
-import { defineProblem } from "#shared/problem.js";
-import { choice, createState } from "#shared/state.js";
+import { mountPadding } from "#padding/part.js";
+import { html, refuse } from "#lib/elements.js";
+import { guardEntry } from "#lib/entry.js";
+import { defineProblem } from "#lib/problem.js";
+import { choice, createState } from "#lib/state.js";
 import { mountTable } from "#table/part.js";
 import { mountTraining } from "#training/part.js";
 
 /** @type {Record<string, (root: HTMLElement, state: State) => void>} */
-const PARTS = { table: mountTable, backward: mountBackward, sentences: mountSentences, training: mountTraining };
+const PARTS = { table: mountTable, backward: mountBackward, padding: mountPadding, training: mountTraining };
 const THEMES = ["auto", "light", "dark"];
 
 function start() {

@@ -32,8 +32,8 @@ interface Fields {
     weight: string[]; bias: string[];
     "table.cell": SheetCell;
     "backward.loss": LossKind; "backward.dy": string[][]; "backward.cell": string; "backward.step": string;
-    "sentences.first": string[][]; "sentences.second": string[][]; "sentences.rows": "given" | "computed";
-    "sentences.fill": number; "sentences.watched": number;
+    "padding.first": string[][]; "padding.second": string[][]; "padding.rows": "given" | "computed";
+    "padding.fill": number; "padding.watched": number;
     "training.lr": string; "training.step": number; "training.scale": "log" | "linear"; "training.steps": "early" |
     "even";
     "training.runs": string[] | null;
@@ -194,7 +194,7 @@ interface UpdatedTable {
     role?: string | null; makeCell(i: number, j: number): HTMLElement; onchoose: OnChoose;
     show(cell: HTMLElement, text: string, how: { chosen: boolean; bad: boolean; editable: boolean }): void;
 }
-type SentenceField = "sentences.first" | "sentences.second";
+type SentenceField = "padding.first" | "padding.second";
 type MethodName = "all" | "layer" | "valid";
 interface HistogramOptions { hue: number; reach: number; open?: boolean; flat?: number | null }
 interface HistogramData { label: string; counts: number[]; most: number }

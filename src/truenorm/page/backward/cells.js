@@ -1,8 +1,8 @@
 /*
 What the views of the backward pass share: which cell is chosen, how cells look, and formulas in pieces.
 */
-import { html } from "#shared/elements.js";
-import { formula } from "#shared/formula.js";
+import { html } from "#lib/elements.js";
+import { formula } from "#lib/formula.js";
 
 /** @type {(state: State) => (row: number, column: number) => void} */
 export function cellChooser(state) {

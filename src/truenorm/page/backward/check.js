@@ -4,8 +4,8 @@ The check of dx by finite differences.
 import { formulaPieces } from "#backward/cells.js";
 import { compareGradients, jumpsAt } from "#backward/differences.js";
 import { chosenInWords, verdictInWords } from "#backward/reasons.js";
-import { html, scrollBox } from "#shared/elements.js";
-import { bracketedNumber, formatNumber } from "#shared/numbers.js";
+import { html, scrollBox } from "#lib/elements.js";
+import { bracketedNumber, formatNumber } from "#lib/numbers.js";
 
 /**
  * A second way to the same number, that knows nothing of the first.

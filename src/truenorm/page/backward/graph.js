@@ -9,8 +9,8 @@ An edge is named "from-to", as it is computed forward. It looks different in thr
 and grey with its arrow forward; gone back along before, coloured with its arrow backward; now, thick. One spine leads
 down from x to the loss; what is shared by many cells stands at its right. So it fits a phone without scrolling.
 */
-import { svg } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
+import { svg } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
 
 const GRAPH_WIDTH = 330;
 const GRAPH_BOX = { width: 146, height: 41 };

@@ -14,15 +14,15 @@ import { ALL_STEPS, STEP_KEYS, stepsBack } from "#backward/steps.js";
 import { choiceTable, entryTable } from "#backward/tables.js";
 import { explain } from "#maths/explanation.js";
 import { NORMS, forward } from "#maths/normalization.js";
-import { codesFor } from "#shared/code.js";
-import { chooser } from "#shared/controls.js";
-import { copyButtons } from "#shared/copy.js";
-import { html, putText } from "#shared/elements.js";
-import { formula } from "#shared/formula.js";
-import { formatNumber, readNumber } from "#shared/numbers.js";
-import { PROBLEM, readProblem } from "#shared/problem.js";
-import { choice, textTable } from "#shared/state.js";
-import { shortened } from "#shared/text.js";
+import { codesFor } from "#lib/code.js";
+import { chooser } from "#lib/controls.js";
+import { copyButtons } from "#lib/copy.js";
+import { html, putText } from "#lib/elements.js";
+import { formula } from "#lib/formula.js";
+import { formatNumber, readNumber } from "#lib/numbers.js";
+import { PROBLEM, readProblem } from "#lib/problem.js";
+import { choice, textTable } from "#lib/state.js";
+import { shortened } from "#lib/text.js";
 
 const EXAMPLE_DY = [["1", "0", "0.5"], ["0", "-1", "0"], ["-1", "0", "1"], ["0", "0.5", "0"], ["1", "2", "-1"]];
 

@@ -5,8 +5,8 @@ What the part "backward" says in sentences: which cells are meant, why a gradien
 */
 import { jumpsAt } from "#backward/differences.js";
 import { NORMS } from "#maths/normalization.js";
-import { formatNumber } from "#shared/numbers.js";
-import { whyBeyond } from "#shared/problem.js";
+import { formatNumber } from "#lib/numbers.js";
+import { whyBeyond } from "#lib/problem.js";
 
 /** @type {(place: Place) => string} */
 export function chosenInWords({ row, column }) {

@@ -8,10 +8,10 @@ import { chosenInWords, chosenStatistic, reasonInWords } from "#backward/reasons
 import { ALL_STEPS, STEP_KEYS, inNumbers, numbersInGraph } from "#backward/steps.js";
 import { valueTable } from "#backward/tables.js";
 import { NORMS } from "#maths/normalization.js";
-import { setInactive } from "#shared/controls.js";
-import { html } from "#shared/elements.js";
-import { formula } from "#shared/formula.js";
-import { formatNumber } from "#shared/numbers.js";
+import { setInactive } from "#lib/controls.js";
+import { html } from "#lib/elements.js";
+import { formula } from "#lib/formula.js";
+import { formatNumber } from "#lib/numbers.js";
 
 /**
  * The buttons, the words, the graph, the formulas and the values of the step.

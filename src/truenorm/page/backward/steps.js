@@ -11,7 +11,7 @@ goes back along, and its formula with numbers.
 of explanation.js to its steps.
 */
 import { placesWhere } from "#backward/cells.js";
-import { formatNumber } from "#shared/numbers.js";
+import { formatNumber } from "#lib/numbers.js";
 
 /** In the address, instead of a step: all of them. */
 export const ALL_STEPS = "all";

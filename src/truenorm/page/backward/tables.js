@@ -8,9 +8,9 @@ Tables of numbers that are updated in place: a new number changes one text, not 
 
 `onentry` is given rows of texts: one text where somebody types, more where a block from a spreadsheet is pasted.
 */
-import { parseBlock } from "#shared/blocks.js";
-import { html, putText, refuse, scrollBox } from "#shared/elements.js";
-import { MOST_LETTERS, attempt } from "#shared/limits.js";
+import { parseBlock } from "#lib/blocks.js";
+import { html, putText, refuse, scrollBox } from "#lib/elements.js";
+import { MOST_LETTERS, attempt } from "#lib/limits.js";
 
 /** @type {Record<string, Point>} */
 const CELL_ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [1, 0] };

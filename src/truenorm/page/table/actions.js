@@ -4,10 +4,10 @@ What a person can do to the table of the state, each as one step that can be tak
 `see()` says what is there now: { problem, out, at }, with `at` the chosen cell, or null in an empty table. `select(at)`
 chooses another; `rewrite()` shows the table again where a cell holds what was refused.
 */
-import { parseBlock } from "#shared/blocks.js";
-import { announce, refuse } from "#shared/elements.js";
-import { attempt } from "#shared/limits.js";
-import { EXAMPLE } from "#shared/problem.js";
+import { parseBlock } from "#lib/blocks.js";
+import { announce, refuse } from "#lib/elements.js";
+import { attempt } from "#lib/limits.js";
+import { EXAMPLE } from "#lib/problem.js";
 import { createHistory, withBlock, withCell, withColumn, withRow, withoutColumn, withoutRow } from "#table/edits.js";
 import { countOf } from "#table/formulas.js";
 

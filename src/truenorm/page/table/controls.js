@@ -2,10 +2,10 @@
 The controls of the part "table": small pieces around its sheets that know nothing of them.
 */
 import { NORMS } from "#maths/normalization.js";
-import { asTabbedText } from "#shared/blocks.js";
-import { setInactive, slider } from "#shared/controls.js";
-import { announce, html, putText } from "#shared/elements.js";
-import { MOST_WRITTEN } from "#shared/limits.js";
+import { asTabbedText } from "#lib/blocks.js";
+import { setInactive, slider } from "#lib/controls.js";
+import { announce, html, putText } from "#lib/elements.js";
+import { MOST_WRITTEN } from "#lib/limits.js";
 import { axesOf } from "#table/formulas.js";
 
 /** 0, and 1, 2 and 5 times the powers of ten. */

@@ -5,9 +5,9 @@ Formulas are texts for formula.js, such as "xhat = (7 - 4) / sqrt(6.4 + 0.00001)
 aloud and tested as they are. = stands before a number that is shown whole, ≈ before one that is rounded.
 */
 import { NORMS } from "#maths/normalization.js";
-import { bracketedNumber, couldBeThousands, formatNumber, isBeyondNumbers, readNumber } from "#shared/numbers.js";
-import { whyBeyond } from "#shared/problem.js";
-import { quoted } from "#shared/text.js";
+import { bracketedNumber, couldBeThousands, formatNumber, isBeyondNumbers, readNumber } from "#lib/numbers.js";
+import { whyBeyond } from "#lib/problem.js";
+import { quoted } from "#lib/text.js";
 
 const MOST_TERMS = 5;
 

@@ -13,8 +13,8 @@ and columns begin at `rowStarts` and `columnStarts`. So the same lines and the s
 Made for 64 x 64: elements are kept and only what changed is written; cells have a size of their own, so that a new
 number moves nothing else; boxes and light are a few elements on top, not a class on thousands of cells.
 */
-import { html, putText, scrollBox, setVariable } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
+import { html, putText, scrollBox, setVariable } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
 import { rangeOf } from "#table/formulas.js";
 
 const NARROWEST = 4; // characters of a cell

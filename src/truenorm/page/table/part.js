@@ -6,13 +6,13 @@ the same in all of them. What is pointed at is `hovered`, as long as the mouse i
 which follows the focus. Edits go through tableactions.js, which can take them back; `update` shows what is.
 */
 import { NORMS, forward } from "#maths/normalization.js";
-import { codesFor } from "#shared/code.js";
-import { chooser, setInactive, uniqueId } from "#shared/controls.js";
-import { copyButtons } from "#shared/copy.js";
-import { html, putText } from "#shared/elements.js";
-import { formula } from "#shared/formula.js";
-import { readNumber } from "#shared/numbers.js";
-import { PROBLEM, readProblem } from "#shared/problem.js";
+import { codesFor } from "#lib/code.js";
+import { chooser, setInactive, uniqueId } from "#lib/controls.js";
+import { copyButtons } from "#lib/copy.js";
+import { html, putText } from "#lib/elements.js";
+import { formula } from "#lib/formula.js";
+import { readNumber } from "#lib/numbers.js";
+import { PROBLEM, readProblem } from "#lib/problem.js";
 import { PARAMETERS, PARAMETER_NAMES, createActions } from "#table/actions.js";
 import { boxAround, boxesOf, groupNames, indicesUpTo, sampleNames } from "#table/boxes.js";
 import { axesLegend, epsSlider, sheetButton, sheetStepper, sheetToolbar, wholeTable } from "#table/controls.js";

@@ -3,9 +3,9 @@ One line for each column: its numbers as dots before and after, and sliders for 
 
 Dots are drawn only for the lines in sight, so that 64 columns cost no more than the few that one sees.
 */
-import { dotStrip } from "#shared/dots.js";
-import { html, putText } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
+import { dotStrip } from "#lib/dots.js";
+import { html, putText } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
 
 /**
  * onparameter("weight" or "bias", column, text). Returns { element, update(problem, out, ranges) }.

@@ -2,9 +2,9 @@
 The hidden layer of a pair of runs at one moment: what goes into tanh and what comes out of it, without and with batch
 norm side by side, as histograms and in numbers.
 */
-import { lineSample } from "#shared/chart.js";
-import { html, scrollBox } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
+import { lineSample } from "#lib/chart.js";
+import { html, scrollBox } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
 import { histogram } from "#training/histogram.js";
 import { NORM_HUES, lookOfRun } from "#training/losses.js";
 import { NORM_WORDS, RECORDED_NORMS, pairAt, percentOf } from "#training/runs.js";

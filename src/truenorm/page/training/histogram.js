@@ -8,8 +8,8 @@ A histogram that keeps its scale while its numbers change, so that what moves is
 Bins are equally wide, from -reach to reach. `open`: the first and the last count all that lies beyond; they stand apart
 and are hollow. `flat`: beyond it, on both sides, the background is shaded. It draws itself anew when its width changes.
 */
-import { html, svg } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
+import { html, svg } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
 
 const HISTOGRAM = { left: 36, right: 4, top: 16, bottom: 22, height: 150 };
 

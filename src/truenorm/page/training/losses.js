@@ -2,9 +2,9 @@
 The loss of the recorded runs over time: the chart, its legend of switches, and the player that walks through the
 moments. Each run keeps its look: dash and hue say which norm, the marker which learning rate.
 */
-import { lineChart, lineSample } from "#shared/chart.js";
-import { html, scrollBox } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
+import { lineChart, lineSample } from "#lib/chart.js";
+import { html, scrollBox } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
 import { NORM_WORDS, pairAt, runKey, shownRuns } from "#training/runs.js";
 
 /** @type {Record<RecordedNorm, number>} */

@@ -8,11 +8,11 @@ it is made from that file: record it anew, and the texts follow.
 State: training.lr, training.step (the moment), training.runs (those in the chart), training.scale and
 training.steps (how the chart's axes run).
 */
-import { chooser } from "#shared/controls.js";
-import { copyButtons } from "#shared/copy.js";
-import { html, scrollBox } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
-import { choice } from "#shared/state.js";
+import { chooser } from "#lib/controls.js";
+import { copyButtons } from "#lib/copy.js";
+import { html, scrollBox } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
+import { choice } from "#lib/state.js";
 import { insideView } from "#training/hidden_layer.js";
 import { lossChart, runSwitches } from "#training/losses.js";
 import {

@@ -8,7 +8,7 @@ The recorded runs, and what may be said about them. Nothing here touches the doc
 all of them points); `into` and `out` are histograms, whose bins add up to `parts`. What was not finite is null.
 `held_out` has one number for each seed.
 */
-import { formatNumber } from "#shared/numbers.js";
+import { formatNumber } from "#lib/numbers.js";
 
 /** @type {Record<RecordedNorm, string>} */
 export const NORM_WORDS = { none: "without batch norm", batch: "with batch norm" };

@@ -1,13 +1,13 @@
 /*
-What is typed into the part "sentences": the texts of the sentences and the numbers of their words. What cannot be read
+What is typed into the part "padding": the texts of the sentences and the numbers of their words. What cannot be read
 is marked where it stands, and kept as it was typed.
 */
-import { MOST_WORDS, SENTENCE_NAMES, respell } from "#sentences/padding.js";
-import { uniqueId } from "#shared/controls.js";
-import { announce, html, putText, refuse, scrollBox } from "#shared/elements.js";
-import { MOST_LETTERS, attempt } from "#shared/limits.js";
-import { formatNumber, readNumber } from "#shared/numbers.js";
-import { quoted } from "#shared/text.js";
+import { MOST_WORDS, SENTENCE_NAMES, respell } from "#padding/model.js";
+import { uniqueId } from "#lib/controls.js";
+import { announce, html, putText, refuse, scrollBox } from "#lib/elements.js";
+import { MOST_LETTERS, attempt } from "#lib/limits.js";
+import { formatNumber, readNumber } from "#lib/numbers.js";
+import { quoted } from "#lib/text.js";
 
 export const ORDINALS = ["first", "second"];
 /** @type {Record<string, number>} */
@@ -88,14 +88,14 @@ function changeWords(state, sentence, words) {
     const before = state.get(field);
     const after = respell(before, words);
     const ahead = sentence === 0 ? 0 : state.get(SENTENCE_NAMES[0]).length;
-    const place = state.get("sentences.watched") - ahead;
+    const place = state.get("padding.watched") - ahead;
     let watched = place;
     if (place >= before.length) watched = place + after.length - before.length;
     else if (place >= 0) {
         const same = after.indexOf(before[place]);
         watched = same >= 0 ? same : Math.min(place, after.length - 1);
     }
-    state.set({ [field]: after, "sentences.watched": watched + ahead });
+    state.set({ [field]: after, "padding.watched": watched + ahead });
 }
 
 /**
@@ -113,8 +113,8 @@ export function numberCell(state, { sentence, position }, slot) {
             const change = (row) => row.map((text, i) => (i === slot ? input.value : text));
             const sentenceNow = state.get(field).map((row, i) => (i === position ? change(row) : row));
             if (!attempt(() => state.set({ [field]: sentenceNow }), refuse)) return;
-            if (slot <= 3 && state.get("sentences.rows") === "given") { // or else nothing would seem to happen
-                state.set({ "sentences.rows": "computed" });
+            if (slot <= 3 && state.get("padding.rows") === "given") { // or else nothing would seem to happen
+                state.set({ "padding.rows": "computed" });
                 announce("Rows are now computed by self-attention from the embeddings.");
             }
         },

@@ -1,7 +1,7 @@
 /*
 Buttons that copy code: copyButtons({ NumPy: () => code, PyTorch: () => code, truenorm: () => code }).
 */
-import { announce, html, scrollBox } from "#shared/elements.js";
+import { announce, html, scrollBox } from "#lib/elements.js";
 
 /**
  * Buttons that copy code, and a place to read it; `codes` maps what it is for to a function that makes it. Where the

@@ -1,14 +1,14 @@
 /*
 Three normalizations of the same rows, side by side, and how far each moves the watched word.
 */
-import { METHODS, driftCurve, fillOf, normalizeWatched, paddingRows, stackRows } from "#sentences/padding.js";
-import { lineChart } from "#shared/chart.js";
-import { codesFor } from "#shared/code.js";
-import { uniqueId } from "#shared/controls.js";
-import { copyButtons } from "#shared/copy.js";
-import { html, scrollBox } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
-import { quoted } from "#shared/text.js";
+import { METHODS, driftCurve, fillOf, normalizeWatched, paddingRows, stackRows } from "#padding/model.js";
+import { lineChart } from "#lib/chart.js";
+import { codesFor } from "#lib/code.js";
+import { uniqueId } from "#lib/controls.js";
+import { copyButtons } from "#lib/copy.js";
+import { html, scrollBox } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
+import { quoted } from "#lib/text.js";
 
 /** @type {Record<MethodName, { heading: string; unpadded?: string; how: string; still: string }>} */
 const CARD_WORDS = {
@@ -103,7 +103,7 @@ function signedNumber(value) {
 export function driftChart(state, read, fill) {
     const chart = lineChart({
         title: "How far the watched word moves", xLabel: "rows of padding", yLabel: "moved by", height: 240,
-        onscrub: (padding) => state.set({ "sentences.fill": fillOf(read().lengths, padding) }),
+        onscrub: (padding) => state.set({ "padding.fill": fillOf(read().lengths, padding) }),
     });
     const note = html("p", { class: "note" }, "Two of the three lines lie on 0, one upon the other.");
     let drawn = "";

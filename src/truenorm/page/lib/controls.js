@@ -2,12 +2,12 @@
 Controls that are bound to the state: what a person changes is set at once, and what changes elsewhere is shown.
 
     chooser(state, "norm", "Norm", { batch: "Batch", layer: "Layer" })          // radio buttons
-    slider(state, "sentences.padding", "Padding", { least: 0, most: 100 })       // a range with its number
+    slider(state, "padding.fill", "Padding", { least: 0, most: 100 })       // a range with its number
 
 Each returns an element with a label; give the element to html(...). Values are those of the field: words or numbers.
 */
-import { html, putText } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
+import { html, putText } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
 
 let lastNumber = 0;
 
@@ -43,7 +43,7 @@ export function chooser(state, name, label, options) {
 /**
  * A range; `show` turns its value into the words beside it, and may look at the fields `showing`, too. With `stops`, it
  * moves from one of these values to the next.
- * @type {(state: State, name: "eps" | "sentences.fill", label: string, options: { least?: number; most?: number;
+ * @type {(state: State, name: "eps" | "padding.fill", label: string, options: { least?: number; most?: number;
  *     stops?: number[] | null; show?: (value: number) => string; showing?: FieldName[] }) => HTMLElement}
  */
 export function slider(state, name, label, { least, most, stops = null, show = formatNumber, showing = [] }) {

@@ -2,7 +2,7 @@
 What is typed, pasted or dropped into a field is measured before the browser puts it there: to lay out a megabyte takes
 seconds.
 */
-import { MOST_LETTERS } from "#shared/limits.js";
+import { MOST_LETTERS } from "#lib/limits.js";
 
 /** @type {(root: Document, say: (reason: string) => void) => void} */
 export function guardEntry(root, say) {

@@ -10,8 +10,8 @@ Cells are kept as the text that was typed. A text that is no number is shown whe
 as `valid` leaves out padding. `weight` and `bias` are texts too, one a column; without one, weight is 1 and bias 0.
 */
 import { NORMS, describe } from "#maths/normalization.js";
-import { readNumber } from "#shared/numbers.js";
-import { choice, numberBetween, textRow, textTable, wholeBetween } from "#shared/state.js";
+import { readNumber } from "#lib/numbers.js";
+import { choice, numberBetween, textRow, textTable, wholeBetween } from "#lib/state.js";
 
 /** Pre-activations of a layer with three nodes, for five examples. */
 export const EXAMPLE = [["7", "5", "4"], ["2", "3", "4"], ["1", "2", "3"], ["7", "5", "6"], ["3", "3", "4"]];

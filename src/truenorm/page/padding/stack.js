@@ -2,12 +2,12 @@
 The stack of all rows as batch norm sees it, and the mean of each of its columns.
 */
 import { measure, varianceOf } from "#maths/normalization.js";
-import { ORDINALS, numberCell, showProblem, showWordRow, unreadable } from "#sentences/editor.js";
-import { METHODS, columnSums, paddingOfEach, paddingRows, stackRows } from "#sentences/padding.js";
-import { uniqueId } from "#shared/controls.js";
-import { dotStrip } from "#shared/dots.js";
-import { html, scrollBox, setVariable } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
+import { ORDINALS, numberCell, showProblem, showWordRow, unreadable } from "#padding/editor.js";
+import { METHODS, columnSums, paddingOfEach, paddingRows, stackRows } from "#padding/model.js";
+import { uniqueId } from "#lib/controls.js";
+import { dotStrip } from "#lib/dots.js";
+import { html, scrollBox, setVariable } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
 
 const PADS_IN_FULL = 3; // of more padding rows, the first two are shown and the rest is one row that says how many
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from browser import DESKTOP, PHONE, Open, flushed, violations
 from numpy.testing import assert_allclose
-from sentences_page import EMBEDDINGS, HERE, METHODS, card, cell, padding, said, set_padding, shown
+from padding_page import EMBEDDINGS, HERE, METHODS, card, cell, padding, said, set_padding, shown
 
 import truenorm as tn
 from truenorm.explanation import examples
@@ -147,7 +147,7 @@ def test_a_link_reproduces_the_sentences(open_page: Open) -> None:
     again = open_page(fragment)
     assert again.locator("#notice").is_hidden()
     assert again.get_by_label("The first sentence").input_value() == "a,b;c &=#% <b>x</b>"
-    assert again.locator("#panel-sentences").inner_text() == page.locator("#panel-sentences").inner_text()
+    assert again.locator("#panel-padding").inner_text() == page.locator("#panel-padding").inner_text()
     for name in METHODS:
         assert shown(again, name, "y") == shown(page, name, "y")
     assert flushed(again) == fragment
@@ -161,9 +161,9 @@ def tab_to(page: Any, key: str, last: str) -> list[str]:
         label, hidden = page.evaluate(
             """() => {
                 const one = document.activeElement;
-                const bar = document.querySelector("#panel-sentences .bar");
+                const bar = document.querySelector("#panel-padding .bar");
                 const under = one.getBoundingClientRect().top < bar.getBoundingClientRect().bottom;
-                const above = !document.querySelector("#panel-sentences").contains(one);
+                const above = !document.querySelector("#panel-padding").contains(one);
                 return [one.ariaLabel ?? one.labels?.[0]?.innerText ?? one.innerText,
                     under && !above && !bar.contains(one)];
             }"""
@@ -179,7 +179,7 @@ def tab_to(page: Any, key: str, last: str) -> list[str]:
 )
 def test_nothing_needs_a_mouse(open_page: Open, viewport: dict[str, int]) -> None:
     page = open_page(HERE, viewport=viewport)
-    page.locator("#tab-sentences").focus()
+    page.locator("#tab-padding").focus()
     reached = tab_to(page, "Tab", "Start again with the example")
     for label in ("Padding", "Watched word", "The first sentence", "Hi, embedding, number 1", "today, row, number 3"):
         assert label in reached
@@ -189,7 +189,7 @@ def test_nothing_needs_a_mouse(open_page: Open, viewport: dict[str, int]) -> Non
 
 def test_editing_is_instant(open_page: Open) -> None:
     words = ";".join(f"w{i},0.1,0.2,0.{i},{i},5,{i % 3}" for i in range(12))
-    page = open_page(f"{HERE}&sentences.first={words}&sentences.second={words}&sentences.fill=50")
+    page = open_page(f"{HERE}&padding.first={words}&padding.second={words}&padding.fill=50")
     took = page.evaluate(
         """async () => {
             const times = [];

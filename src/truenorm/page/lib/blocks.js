@@ -1,7 +1,7 @@
 /*
 Blocks of cells as text: what a spreadsheet, a file or Python puts on the clipboard.
 */
-import { MOST_LETTERS, MOST_PASTED, checkLetters, checkSize } from "#shared/limits.js";
+import { MOST_LETTERS, MOST_PASTED, checkLetters, checkSize } from "#lib/limits.js";
 
 /**
  * A text from a spreadsheet, a file or Python as rows of cells. The first that occurs separates: tab, semicolon, comma,

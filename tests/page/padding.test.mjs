@@ -6,8 +6,8 @@ import { attentionWeights, selfAttention } from "../../src/truenorm/page/maths/a
 import {
     METHODS, MOST_FILL, MOST_WORDS, SENTENCES_START, SENTENCE_FIELDS, defineSentences, driftCurve, fillOf,
     normalizeWatched, paddingOfEach, paddingRows, readSentences, respell,
-} from "../../src/truenorm/page/sentences/padding.js";
-import { createState } from "../../src/truenorm/page/shared/state.js";
+} from "../../src/truenorm/page/padding/model.js";
+import { createState } from "../../src/truenorm/page/lib/state.js";
 
 const [HI, HOW] = Object.values(SENTENCE_FIELDS);
 
@@ -34,7 +34,7 @@ test("padding fills up to the longest sentence, then both", () => {
 });
 
 test("layer norm and words only do not move to the last bit, whatever the numbers", () => {
-    const model = readSentences(sentences("#sentences.first=a,1,2,3,1e9,-0.1,0.3&sentences.watched=0"));
+    const model = readSentences(sentences("#padding.first=a,1,2,3,1e9,-0.1,0.3&padding.watched=0"));
     for (const [name, method] of Object.entries(METHODS)) {
         const moved = driftCurve(model, method).map(([, one]) => one);
         if (name === "all") assert.ok(moved.slice(1).every((one) => one > 0));
@@ -61,13 +61,13 @@ test("a word that was deleted letter by letter and typed again has its numbers b
 
 test("a cell that is no number is left out, and costs its neighbours nothing", () => {
     const state = sentences();
-    state.set({ "sentences.second": HOW.map((row, i) => (i ? row : row.with(4, "x"))) });
+    state.set({ "padding.second": HOW.map((row, i) => (i ? row : row.with(4, "x"))) });
     const model = readSentences(state);
     assert.deepEqual(model.words[2].valid, [false, true, true]);
     const { moved, y } = normalizeWatched(model, METHODS.all, 1);
     assert.ok(moved > 0);
     assert.equal(y[0], 0);
-    state.set({ "sentences.rows": "computed", "sentences.second": HOW.map((row, i) => (i ? row : row.with(1, ""))) });
+    state.set({ "padding.rows": "computed", "padding.second": HOW.map((row, i) => (i ? row : row.with(1, ""))) });
     const computed = readSentences(state);
     assert.deepEqual(computed.words[2].valid, [false, false, false]);
     assert.ok(Number.isNaN(normalizeWatched(computed, METHODS.all, 1).moved));
@@ -78,9 +78,9 @@ test("a cell that is no number is left out, and costs its neighbours nothing", (
 test("an address that makes no sense changes nothing", () => {
     const many = Array.from({ length: MOST_WORDS + 1 }, () => "a,1,2,3,4,5,6").join(";");
     for (const text of ["", "a", "a,1,2,3,4,5", "a%20b,1,2,3,4,5,6", "_,1,2,3,4,5,6", many]) {
-        const state = sentences(`#sentences.first=${text}&sentences.fill=51&sentences.watched=-1`);
+        const state = sentences(`#padding.first=${text}&padding.fill=51&padding.watched=-1`);
         for (const [name, value] of Object.entries(SENTENCES_START)) assert.equal(state.get(name), value);
-        assert.match(state.complaints(), /sentences\.first/);
+        assert.match(state.complaints(), /padding\.first/);
     }
-    assert.equal(readSentences(sentences("#sentences.watched=23")).watched, 5);
+    assert.equal(readSentences(sentences("#padding.watched=23")).watched, 5);
 });

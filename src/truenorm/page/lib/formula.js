@@ -12,7 +12,7 @@ Formulas as MathML, written as text:
 
 Numbers may look as `formatNumber` writes them. What cannot be read as a formula is shown as the text it is.
 */
-import { mathml, watchWidth } from "#shared/elements.js";
+import { mathml, watchWidth } from "#lib/elements.js";
 
 const NUMBER = /(\d[\d.]*(?:e[+-]?\d+)?(?:×10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?|∞|NaN)/;
 const SIGN = /([+\-−=≈·,()/|²³Σ])/; // before names, as Σ is a letter, too

@@ -15,13 +15,13 @@ A value is replaced, never changed in place: `set` compares by identity. What is
 
 A part of the page gets `state.part(name)`: the same, but its watchers run only while the part is shown, and catch up
 when it is. Names: the table that all parts share has plain names (problem.js); what belongs to one part begins with the
-part's name and a dot, as in "sentences.padding".
+part's name and a dot, as in "padding.fill".
 
 Codecs turn a value into text that may stand in an address and back. `encode` takes every value; `decode` throws where
 the text makes no sense, `check` where a value is too large.
 */
-import { MOST_ADDRESS, TooLarge, attempt, checkLetters, checkSize, checkTable, checkWritten } from "#shared/limits.js";
-import { encodeText, shortened } from "#shared/text.js";
+import { MOST_ADDRESS, TooLarge, attempt, checkLetters, checkSize, checkTable, checkWritten } from "#lib/limits.js";
+import { encodeText, shortened } from "#lib/text.js";
 
 const AT_ONCE = 12; // with one in 350 ms, fewer than the 100 in 30 s that the strictest browser allows
 

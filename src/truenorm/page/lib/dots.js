@@ -1,8 +1,8 @@
 /*
 Values as dots on a line: dotStrip({ label, values, mean, std, domain }).
 */
-import { svg } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
+import { svg } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
 
 /**
  * Values as dots on a line, with a tick at the mean and a bar of one deviation to each side, where they are finite.

@@ -5,7 +5,7 @@ table takes seconds to draw, and browsers refuse addresses of more than two mill
     checkTable(rows)                       // throws TooLarge, with a sentence for people
     attempt(() => state.set(values), say)  // does it, or says that sentence; returns whether it was done
 */
-import { encodeText } from "#shared/text.js";
+import { encodeText } from "#lib/text.js";
 
 export const MOST_ROWS = 1000;
 export const MOST_COLUMNS = 128;

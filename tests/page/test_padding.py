@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from browser import DESKTOP, PHONE, Open, go_to, violations
 from numpy.testing import assert_allclose
-from sentences_page import HERE, LONG, METHODS, card, padding, said, set_padding, shown
+from padding_page import HERE, LONG, METHODS, card, padding, said, set_padding, shown
 
 import truenorm as tn
 from truenorm.explanation import examples
@@ -63,7 +63,7 @@ def test_only_counted_padding_moves_the_word(open_page: Open) -> None:
 
 
 def test_what_the_slider_comes_to_is_said_once_it_rests(open_page: Open) -> None:
-    page = open_page("#part=sentences")
+    page = open_page("#part=padding")
     page.evaluate(
         "window.heard = []; new MutationObserver(() => live.textContent && heard.push(live.textContent))"
         ".observe(document.getElementById('live'), { childList: true })"
@@ -124,10 +124,10 @@ def moved_texts(page: Any) -> set[str]:
 
 
 def test_a_number_has_the_same_digits_everywhere(open_page: Open) -> None:
-    page = open_page(f"{HERE}&sentences.fill=50")
+    page = open_page(f"{HERE}&padding.fill=50")
     check_digits(page, 100)
     for rows in (2, 4, 6, 44):
-        go_to(page, f"{HERE}&sentences.fill={rows // 2}")
+        go_to(page, f"{HERE}&padding.fill={rows // 2}")
         check_digits(page, rows)
 
 
@@ -142,7 +142,7 @@ def check_digits(page: Any, rows: int) -> None:
 
 def test_the_texts_are_true_without_padding(open_page: Open) -> None:
     page = open_page(HERE)
-    text = page.locator("#panel-sentences").inner_text
+    text = page.locator("#panel-padding").inner_text
     assert "Filled up, they make a rectangle" in text()
     assert "4. So the mean shrinks, and every word moves" in text()
     assert "the slider plays a longer one" not in text()
@@ -177,7 +177,7 @@ def test_what_padding_costs_is_what_the_lab_found(open_page: Open) -> None:
     rows = report.split("re-estimated at 44", 1)[1].split("<!-- /padding", 1)[0]
     shares = [re.findall(r"([\d.]+%) ±", line) for line in rows.splitlines()]
     valid, over_all = (row for row in shares if row)
-    text = open_page(HERE).locator("#panel-sentences").inner_text()
+    text = open_page(HERE).locator("#panel-padding").inner_text()
     assert f"{over_all[0]} of new names were right before and {over_all[2]} after" in text
     assert valid[0] == valid[2]
     assert f"{valid[0]} both times" in text
@@ -195,7 +195,7 @@ def test_the_result_stays_in_sight_with_the_slider(open_page: Open) -> None:
 def test_copied_code_gives_the_numbers_that_are_shown(open_page: Open, library: str) -> None:
     if library == "PyTorch":
         pytest.importorskip("torch")
-    page = open_page(HERE + "&sentences.fill=3")
+    page = open_page(HERE + "&padding.fill=3")
     page.evaluate("navigator.clipboard.writeText = async (text) => { globalThis.copied = text; }")
     for name in METHODS:
         card(page, name).get_by_role("button", name=library).click()
@@ -250,11 +250,11 @@ def test_where_copying_is_forbidden_the_code_is_shown_and_selected(open_page: Op
 
 EXTREMES = {
     "default": "",
-    "much padding": "&sentences.fill=50&sentences.rows=computed",
+    "much padding": "&padding.fill=50&padding.rows=computed",
     "long words": (
-        f"&sentences.first={LONG},1,2,3,1e9,x,3.21;{LONG}s,_,2,3,-1e-7,123456.789,_&sentences.watched=0&sentences.fill=9"
+        f"&padding.first={LONG},1,2,3,1e9,x,3.21;{LONG}s,_,2,3,-1e-7,123456.789,_&padding.watched=0&padding.fill=9"
     ),
-    "twelve words": "&sentences.second=" + ";".join(f"{LONG},1,2,3,{i},5,-1e300" for i in range(12)),
+    "twelve words": "&padding.second=" + ";".join(f"{LONG},1,2,3,{i},5,-1e300" for i in range(12)),
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from truenorm.explanation import examples
 
-HERE = "#part=sentences"
+HERE = "#part=padding"
 METHODS = dict(zip(("all", "valid", "layer"), examples.methods(), strict=True))
 EMBEDDINGS = (
     np.array([[0.2, 0.45, 0.71], [0.4, 0.3, 0.8]]),

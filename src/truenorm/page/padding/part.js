@@ -1,5 +1,5 @@
 /*
-The part "sentences": why padding breaks batch norm, with two sentences and a slider. padding.js has what is computed,
+The part "padding": why padding breaks batch norm, with two sentences and a slider. model.js has what is computed,
 sentencecells.js what is typed; here it is drawn, from top to bottom:
 
     the slider and the watched word, in sight all the time, and in one line what they come to
@@ -11,23 +11,23 @@ sentencecells.js what is typed; here it is drawn, from top to bottom:
 Each block is a function that returns { element, draw }: draw(model) shows what the state comes to. Inputs are kept
 while a person types in them; they are built anew only when there are other words or rows than before.
 */
-import { ORDINALS, marked, sentenceEditor } from "#sentences/editor.js";
-import { driftChart, methodCard, movedInWords, whyUnknown } from "#sentences/methods.js";
+import { ORDINALS, marked, sentenceEditor } from "#padding/editor.js";
+import { driftChart, methodCard, movedInWords, whyUnknown } from "#padding/methods.js";
 import {
     METHODS, METHOD_NAMES, MOST_FILL, SENTENCES_START, SENTENCE_NAMES, defineSentences, normalizeWatched, paddingOfEach,
     paddingRows, readSentences,
-} from "#sentences/padding.js";
-import { columnMeans, shownPads, stackTable } from "#sentences/stack.js";
-import { chooser, slider, uniqueId } from "#shared/controls.js";
-import { announce, announceAtRest, html, scrollBox } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
-import { quoted, shortened } from "#shared/text.js";
+} from "#padding/model.js";
+import { columnMeans, shownPads, stackTable } from "#padding/stack.js";
+import { chooser, slider, uniqueId } from "#lib/controls.js";
+import { announce, announceAtRest, html, scrollBox } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
+import { quoted, shortened } from "#lib/text.js";
 
 /** @type {(root: HTMLElement, state: State) => void} */
-export function mountSentences(root, state) {
+export function mountPadding(root, state) {
     defineSentences(state);
     const read = () => readSentences(state);
-    const fill = () => state.get("sentences.fill");
+    const fill = () => state.get("padding.fill");
     const editors = ORDINALS.map((_, i) => sentenceEditor(state, i));
     const blocks = [
         headline(fill), watchedChoice(state, fill), rectangle(fill),
@@ -36,11 +36,11 @@ export function mountSentences(root, state) {
         ...METHOD_NAMES.map((name) => methodCard(name, read, fill)), driftChart(state, read, fill),
     ];
     const [said, watched, filled, first, second, attention, stack, means, all, layer, valid, chart] = blocks;
-    const padding = slider(state, "sentences.fill", "Padding", {
+    const padding = slider(state, "padding.fill", "Padding", {
         least: 0, most: MOST_FILL, showing: SENTENCE_NAMES,
         show: (value) => rowsInWords(paddingRows(read().lengths, value)),
     });
-    root.classList.add("sentences");
+    root.classList.add("padding");
     root.append(
         html("h2", {}, "Padded sentences"),
         html(
@@ -62,7 +62,7 @@ export function mountSentences(root, state) {
         html("div", { class: "columns" }, first.element, second.element),
 
         html("h3", {}, "2. All rows go on one stack"),
-        chooser(state, "sentences.rows", "Rows of the stack", {
+        chooser(state, "padding.rows", "Rows of the stack", {
             given: "given: example numbers", computed: "computed by self-attention from the embeddings",
         }),
         attention.element,
@@ -147,7 +147,7 @@ function headline(fill) {
 function watchedChoice(state, fill) {
     const id = uniqueId();
     /** @type {HTMLSelectElement} */
-    const select = html("select", { id, onchange: () => state.set({ "sentences.watched": Number(select.value) }) });
+    const select = html("select", { id, onchange: () => state.set({ "padding.watched": Number(select.value) }) });
     const moved = html("b", { class: "number" });
     const element = html("div", { class: "watch" }, html("label", { for: id }, "Watched word"), select,
         html("span", {}, "moved by ", moved));

@@ -1,6 +1,6 @@
 /*
 Two sentences of different lengths, filled up with rows of zeros, under three normalizations: the twin of examples.py.
-What is typed is kept as fields of the state; here is what it comes to. sentences.js draws it.
+What is typed is kept as fields of the state; here is what it comes to. part.js draws it.
 
     defineSentences(state);
     const model = readSentences(state);          // words, rows, lengths; what is no number is not valid
@@ -12,8 +12,8 @@ how far sentences are filled up: 0 not at all, 1 to the length of the longest, a
 */
 import { attentionWeights, selfAttention } from "#maths/attention.js";
 import { describe, forward, measure, partition } from "#maths/normalization.js";
-import { readNumber } from "#shared/numbers.js";
-import { choice, textTable, wholeBetween } from "#shared/state.js";
+import { readNumber } from "#lib/numbers.js";
+import { choice, textTable, wholeBetween } from "#lib/state.js";
 
 export const MOST_WORDS = 12;
 export const MOST_FILL = 50;
@@ -34,7 +34,7 @@ const HOW_ARE_YOU = [
  * The fields of the two sentences, and their values at the start.
  * @type {Record<SentenceField, string[][]>}
  */
-export const SENTENCE_FIELDS = { "sentences.first": HI_NITISH, "sentences.second": HOW_ARE_YOU };
+export const SENTENCE_FIELDS = { "padding.first": HI_NITISH, "padding.second": HOW_ARE_YOU };
 
 export const SENTENCE_NAMES = /** @type {SentenceField[]} */ (Object.keys(SENTENCE_FIELDS));
 
@@ -43,7 +43,7 @@ export const SENTENCE_NAMES = /** @type {SentenceField[]} */ (Object.keys(SENTEN
  * @type {Partial<Fields>}
  */
 export const SENTENCES_START = {
-    ...SENTENCE_FIELDS, "sentences.rows": "given", "sentences.fill": 1, "sentences.watched": 2,
+    ...SENTENCE_FIELDS, "padding.rows": "given", "padding.fill": 1, "padding.watched": 2,
 };
 
 /**
@@ -76,9 +76,9 @@ const sentenceCodec = {
 /** @type {(state: State) => void} */
 export function defineSentences(state) {
     for (const name of SENTENCE_NAMES) state.field(name, sentenceCodec, SENTENCE_FIELDS[name]);
-    state.field("sentences.rows", choice("given", "computed"), SENTENCES_START["sentences.rows"]);
-    state.field("sentences.fill", wholeBetween(0, MOST_FILL), SENTENCES_START["sentences.fill"]);
-    state.field("sentences.watched", wholeBetween(0, 2 * MOST_WORDS - 1), SENTENCES_START["sentences.watched"]);
+    state.field("padding.rows", choice("given", "computed"), SENTENCES_START["padding.rows"]);
+    state.field("padding.fill", wholeBetween(0, MOST_FILL), SENTENCES_START["padding.fill"]);
+    state.field("padding.watched", wholeBetween(0, 2 * MOST_WORDS - 1), SENTENCES_START["padding.watched"]);
 }
 
 /**
@@ -90,7 +90,7 @@ export function defineSentences(state) {
  * @type {(state: State) => SentencesModel}
  */
 export function readSentences(state) {
-    const computed = state.get("sentences.rows") === "computed";
+    const computed = state.get("padding.rows") === "computed";
     /** @type {Word[][]} */
     const sentences = SENTENCE_NAMES.map((name, sentence) =>
         state.get(name).map(([word, ...texts], position) => /** @type {Word} */ ({
@@ -103,7 +103,7 @@ export function readSentences(state) {
     return {
         words, computed,
         lengths: sentences.map(({ length }) => length),
-        watched: Math.min(state.get("sentences.watched"), words.length - 1),
+        watched: Math.min(state.get("padding.watched"), words.length - 1),
     };
 }
 

@@ -12,9 +12,9 @@ value there. A part with a legend of its own says `legend: false` and draws `lin
 more room, as a logarithm that begins at 0. What is not finite leaves a gap. It draws itself anew when its width
 changes, so that text keeps its size on a phone.
 */
-import { uniqueId } from "#shared/controls.js";
-import { html, svg } from "#shared/elements.js";
-import { formatNumber } from "#shared/numbers.js";
+import { uniqueId } from "#lib/controls.js";
+import { html, svg } from "#lib/elements.js";
+import { formatNumber } from "#lib/numbers.js";
 
 const DASHES = ["none", "7 4", "2 3", "10 3 2 3", "4 2", "1 4"];
 const MARKERS = ["circle", "square", "triangle", "diamond", "cross", "bar"];
