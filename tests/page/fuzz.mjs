@@ -33,7 +33,7 @@ import { readRuns } from "../../src/truenorm/page/training/runs.js";
 
 const CORPUS = JSON.parse(readFileSync(new URL("corpus.json", import.meta.url), "utf8"));
 const RUNS = readRuns(readFileSync(new URL("../../src/truenorm/page/runs.json", import.meta.url), "utf8"));
-const PARTS = ["table", "backward", "padding", "training"];
+const PARTS = ["overview", "why", "table", "padding", "backward", "network", "running", "training"];
 const SIGNS = [..."&=;,#%_+-.eE\t\n\r \"[]\u0000\u202e", "%00", "%ED%A0%80", "\ud800", "\udfff", "1e999", "__proto__"];
 
 /** Every field of the page, as main.js defines them, and their names. */

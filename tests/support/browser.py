@@ -30,7 +30,7 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 PHONE, DESKTOP = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
-PARTS = ("table", "backward", "padding", "training")
+PARTS = ("overview", "why", "table", "padding", "backward", "network", "running", "training")
 
 Open = Callable[..., Any]
 

@@ -1,7 +1,7 @@
 """The interactive page: HTML, CSS and ES modules, assembled into one file that needs no server and no network.
 
-Each part of the page has a folder: `table`, `backward`, `padding`, `training`. `maths` holds what they compute and
-`lib` what they have in common; `main.js` starts them.
+Each part of the page has a folder: `overview`, `why`, `table`, `padding`, `backward`, `network`, `running`, `training`.
+`maths` holds what they compute and `lib` what they have in common; `main.js` starts them.
 
 Modules import each other by names such as `#table/grid.js`. node and TypeScript resolve these by the `imports` of
 package.json, the assembled page by an import map, which gives each name a data: URL that holds the whole module. So
@@ -10,7 +10,7 @@ Relative names cannot be used, because a data: URL has no folder that they could
 `sourceURL`, so that stack traces and debuggers name the file.
 
 Comments and indentation stay in. To remove them takes a JavaScript parser, which users of `truenorm page` do not have,
-and a file that is opened from disk need not be small. The tests keep it under 400 KB.
+and a file that is opened from disk need not be small. The tests keep it under 500 KB.
 
 A policy in the file allows its style and its three inline scripts by their hashes, and modules from data: URLs.
 Everything else is forbidden, so that no request can leave the page.

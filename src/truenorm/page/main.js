@@ -1,23 +1,30 @@
 /*
-Where the page begins: the state is read from the address, the four parts are mounted into their panels, and the tabs
+Where the page begins: the state is read from the address, the parts are mounted into their panels, and the tabs
 and the theme are connected.
 
 A part is one file with `export function mountName(root, state)`. `root` is its empty panel. It defines its fields, puts
 its elements into root, and draws in `state.watch`; see state.js for when that runs. It never reaches outside of root.
 */
 import { mountBackward } from "#backward/part.js";
-import { explain } from "#maths/explanation.js";
-import { backward, backwardSums, describe, forward, measure, merge, partition } from "#maths/normalization.js";
-import { mountPadding } from "#padding/part.js";
 import { html, refuse } from "#lib/elements.js";
 import { guardEntry } from "#lib/entry.js";
 import { defineProblem } from "#lib/problem.js";
 import { choice, createState } from "#lib/state.js";
+import { explain } from "#maths/explanation.js";
+import { backward, backwardSums, describe, forward, measure, merge, partition } from "#maths/normalization.js";
+import { mountNetwork } from "#network/part.js";
+import { mountOverview } from "#overview/part.js";
+import { mountPadding } from "#padding/part.js";
+import { mountRunning } from "#running/part.js";
 import { mountTable } from "#table/part.js";
 import { mountTraining } from "#training/part.js";
+import { mountWhy } from "#why/part.js";
 
 /** @type {Record<string, (root: HTMLElement, state: State) => void>} */
-const PARTS = { table: mountTable, backward: mountBackward, padding: mountPadding, training: mountTraining };
+const PARTS = {
+    overview: mountOverview, why: mountWhy, table: mountTable, padding: mountPadding, backward: mountBackward,
+    network: mountNetwork, running: mountRunning, training: mountTraining,
+};
 const THEMES = ["auto", "light", "dark"];
 
 function start() {
