@@ -100,6 +100,14 @@ class Child:
         self.started = time.monotonic()
         return True
 
+    def has_open(self, path: Path) -> bool:
+        """Whether the child has this file or directory open."""
+        try:
+            files = [os.stat(file) for file in Path(f"/proc/{self.pid}/fd").iterdir()]
+        except OSError:  # it ended, or closed a file just now
+            return False
+        return any(os.path.samestat(os.stat(path), file) for file in files)
+
     def poll(self, options: int = os.WNOHANG) -> int | None:
         if self.status is None:
             pid, status, used = os.wait4(self.pid, options)

@@ -47,14 +47,18 @@ def _check_refused(attempt: Attempt, end: Ended) -> None:
 
 
 def _while_paused(attempt: Attempt, action: Callable[[], object]) -> tuple[bool, Ended]:
-    """Run, pause at a file operation, act, and let the run go on. How it ended, and whether it was still at work."""
+    """Run, pause at a file operation, act, and let the run go on.
+
+    Returns whether the run was at work on the directory, and how it ended. A run that had not opened the directory, or
+    had finished, has nothing to lose: it works with what it finds afterwards.
+    """
     if attempt.rng.random() < 0.5:
         attempt.partly_trained()
     pause = Pause()
     child = attempt.begin(moment=attempt.some_call(pause))
     working = False
     if pause.await_child(child) and attempt.directory.exists():
-        working = not (attempt.directory / "result.json").exists()
+        working = child.has_open(attempt.directory) and not (attempt.directory / "result.json").exists()
         action()
     pause.release()
     end = child.wait()
@@ -81,7 +85,7 @@ def deleted_and_used_again(attempt: Attempt) -> None:
     working, end = _while_paused(attempt, use_again)
     if working and steps_shown(end) and end.code == 0:
         attempt.problem("exits", "the old run lost its directory, but ended with exit code 0")
-    if new_run and read(attempt.directory) != new_run[0]:
+    if working and read(attempt.directory) != new_run[0]:
         attempt.problem("lost", f"the old run wrote into the new one: {end}")
     attempt.check_finishes()
 
