@@ -131,13 +131,15 @@ function torchCode(given) {
     const usual = given.simple && given.torchTakes;
     const head = [...numbers(given, TORCH, !usual), dy ? "x.requires_grad_()" : null];
     if (usual) {
+        /** @type {Partial<Record<NormName, string>>} */
+        const calls = {
+            batch: `y = F.batch_norm(x, None, None, weight, bias, training=True, eps=${eps})`,
+            layer: `y = F.layer_norm(x, (${columns},), weight, bias, eps=${eps})`,
+            rms: `y = F.rms_norm(x, (${columns},), weight, eps=${eps}) + bias`,
+        };
         return program(
             "import torch", "from torch.nn import functional as F", "", ...head,
-            /** @type {Partial<Record<NormName, string>>} */ ({
-                batch: `y = F.batch_norm(x, None, None, weight, bias, training=True, eps=${eps})`,
-                layer: `y = F.layer_norm(x, (${columns},), weight, bias, eps=${eps})`,
-                rms: `y = F.rms_norm(x, (${columns},), weight, eps=${eps}) + bias`,
-            })[norm.name],
+            calls[norm.name],
             "print(y.detach())", ...gradient,
         );
     }
