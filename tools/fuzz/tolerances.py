@@ -23,10 +23,18 @@ Results. Each further operation rounds once, so products of a few factors have a
     xhat    |d| δrstd + rstd δmean + 6 u |xhat| + rstd u² M      the mean is subtracted in two parts
             + 2 eta                                              of the type of the sums
     y       |weight| δxhat + 6 u (|weight xhat| + |bias|)
-    S1, S2  k u Σ|dxhat|,  Σ |dxhat| δxhat + (k + 4) u Σ|dxhat xhat|
+    S1, S2  k u Σ|dxhat|,  Σ |dxhat| δxhat + (k + 4) u Σ|dxhat xhat|,  + n eta each: products may underflow
     dx      rstd times the errors of its three terms, 6 u of their sizes, and δrstd times their sizes
             + s |d| eta                                          kernels multiply d by rstd² S2 / N, which may underflow
     dweight, dbias   like S2 and S1, over the elements of a weight
+
+The torch formula leaves derivatives to autograd, which computes Σ dxhat d before it multiplies by rstd, and rstd³ times
+that before it divides by N: where these are beyond the largest number, dx of torch is not determined.
+
+Running statistics, old + momentum (new - old) with new var = m2 / (N - 1):
+
+    mean    δmean + 8 2^-53 max(|old|, |new|)
+    var     (δm2 + var δN) / (N - 1) + 8 2^-53 max(|old|, |new|),  δN = n 2^-53 N
 
 and each result is rounded to its dtype, by at most the distance between neighbours there. Beyond the largest number of
 a dtype results are inf; they are compared as that number.
@@ -59,6 +67,7 @@ class Bounds:
     dx: Array
     dweight: Array | None
     dbias: Array | None
+    autograd_overflows: Array  # where: for dx of the torch formula
 
 
 def bounds(out: Normalized, dy: Array, unit: float) -> Bounds:
@@ -105,7 +114,8 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
 
     xhat = np.where(rstd == 0, 0.0, d * rstd)
     dxhat_error = _times(d, drstd) + _times(high, off) + 6 * u * xhat + rstd * u**2 * largest
-    dxhat_error = dxhat_error + 2 * (ETA if u == WIDE else NARROW_ETA)
+    eta = ETA if u == WIDE else NARROW_ETA
+    dxhat_error = dxhat_error + 2 * eta
     weight, bias = (_parameter(out, name) for name in ("weight", "bias"))
     dxhat_error = np.where(np.isinf(xhat) & np.isfinite(x), np.inf, dxhat_error)  # of given moments: it overflows
     y = np.abs(weight) * dxhat_error + 6 * u * (np.abs(weight) * xhat + np.abs(bias))
@@ -117,8 +127,8 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
     xhat_signed = np.where(rstd == 0, 0.0, np.where(valid, x - mean, 0.0) * rstd)
     k = depth(over(valid.astype(float)), u)
     s1, s2 = np.abs(over(signed)), np.abs(over(signed * xhat_signed))
-    e1 = k * u * over(dxhat)
-    e2 = over(_times(dxhat, dxhat_error)) + (k + 4) * u * over(dxhat * xhat)
+    e1 = k * u * over(dxhat) + n * eta
+    e2 = over(_times(dxhat, dxhat_error)) + (k + 4) * u * over(dxhat * xhat) + n * eta
     freedom = count - norm.ddof
     factor, dfactor = _factor(m2, dm2, freedom, out)
     through_mean = s * _ratio(s1, count) * norm.center
@@ -141,7 +151,7 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
 
     k = depth(np.asarray(valid.sum(axis=layout.unweighted, keepdims=True), float), u)
     dweight = (_times(g, dxhat_error)).sum(layout.unweighted, keepdims=True)
-    dweight = dweight + (k + 4) * u * (g * xhat).sum(layout.unweighted, keepdims=True)
+    dweight = dweight + (k + 4) * u * (g * xhat).sum(layout.unweighted, keepdims=True) + k * eta
     dweight = np.where((valid & lost & (out.given is None)).any(layout.unweighted, keepdims=True), np.inf, dweight)
     dbias = k * u * g.sum(layout.unweighted, keepdims=True)
     statistics, shape = layout.statistics, layout.weight_shape or ()
@@ -152,6 +162,7 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
         _restore(out, dx),
         None if out.weight is None else dweight.reshape(shape),
         None if out.bias is None else dbias.reshape(shape),
+        _restore(out, ~np.isfinite(over(dxhat * d) * np.maximum(high, 1.0) ** 3) & np.isfinite(m2)),
     )
 
 
