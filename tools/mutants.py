@@ -42,6 +42,7 @@ MEMORY = 6 << 30  # bytes: stops a mutant that fills the memory
 _MEANS = "np.where(counts > 0, np.stack([part.mean for part in parts]), 0.0)"
 _SIZES = "np.where(weight != 0, np.abs(values), 0.0)"
 _SCALES = "np.where(largest > LARGE, SCALE, 1.0)"
+_CENTERS = "np.where(rstd == 0, 0.0, moments.mean)"
 EQUIVALENT: dict[tuple[str, ...], str] = {
     ("moments", "merge", _MEANS, "np.stack([part.mean for part in parts])"): "values of weight 0 are not read",
     ("moments", "merge", _MEANS, _MEANS.replace("0.0)", "1.0)")): "values of weight 0 are not read",
@@ -61,6 +62,7 @@ EQUIVALENT: dict[tuple[str, ...], str] = {
     ("reference", "_xhat", "np.where(masked.valid, xhat, 0.0)", "np.where(masked.valid, xhat, 1.0)"): (
         "dy is 0 there, so any finite number gives the same"
     ),
+    ("reference", "_xhat", _CENTERS, _CENTERS.replace("0.0", "1.0")): "multiplied by rstd, which is 0 there",
     ("mask", "unmasked"): "only the compiled kernels use it",
 }
 

@@ -242,3 +242,16 @@ def test_values_beyond_float64_have_exact_moments() -> None:
     moments = tn.measure(np.ldexp(np.array([[1.0, 2.0, 6.0]], np.longdouble), 1100), "b [t]")
     assert moments.mean[0] == np.ldexp(np.longdouble(3), 1100)
     assert moments.m2[0] == np.ldexp(np.longdouble(14), 2200)
+
+
+def test_elements_of_weight_0_have_a_gradient_beside_an_infinite_sum() -> None:
+    """Σ dy overflows. An element of weight 0 takes no part in the mean, so its gradient does not contain the sum."""
+    x, dy = np.array([[1.0], [2.0], [3.0], [5.0]]), np.array([[1e308], [1e308], [1e308], [2.0]])
+    found = run(x, dy, tn.batch(), sample_weight=[1.0, 1.0, 1.0, 0.0])
+    rstd = 1 / np.sqrt(2 / 3 + 1e-5)
+    assert_close(found.dx[3], [2.0 * rstd], ULP, "dx")
+
+
+def test_zero_has_no_sign() -> None:
+    found = run(np.array([[-0.0], [3.0]]), np.ones((2, 1)), tn.rms())
+    assert_same_bits(found.y[0], np.zeros(1), "y")
