@@ -1,5 +1,7 @@
 """How far results may be from the reference: the one table of tolerances of the fuzzer, derived from rounding alone.
 
+The reference computes in float64 and has an error too, so the two bounds are added.
+
 u is the unit roundoff of the sums: 2^-53 for float64, 2^-24 for the kernels of narrower dtypes. eta is the smallest
 subnormal number. A sum of k additions of values v has an error of at most k u Σ|v| [higham]. The kernels add blocks
 of float32 in lanes (`DEPTH` additions at most) and the blocks in float64; sums in float64 may add one by one.
@@ -12,7 +14,8 @@ A block is summed around an estimate of its mean, which is stored with an error 
             + 4 eta + n eta / N                        products with sample weights that underflow
     m2      2 (k + 6) u (m2 + N a²) + 2 n eta          the squares and their sum
             + 2 δmean sqrt(N m2) + N δmean²            deviations from a mean that is off by δmean
-    rstd    from m2 - δm2 to m2 + δm2                  the function itself, at both ends: no linearization
+    N       n 2^-53 N                                  the sum of sample weights; without them N is exact
+    rstd    from m2 - δm2 to m2 + δm2, N - δN to N + δN   the function itself, at both ends: no linearization
 
 A value that is not finite makes mean, m2 and y NaN; the derivatives of its statistic are not determined.
 If R = 0 all values are equal: m2 is exactly 0. Otherwise m2 - δm2 may reach 0 with eps = 0, and rstd is then not
@@ -24,8 +27,8 @@ Results. Each further operation rounds once, so products of a few factors have a
             + 2 eta                                              of the type of the sums
     y       |weight| δxhat + 6 u (|weight xhat| + |bias|)
     S1, S2  k u Σ|dxhat|,  Σ |dxhat| δxhat + (k + 4) u Σ|dxhat xhat|,  + n eta each: products may underflow
-    dx      rstd times the errors of its three terms, 6 u of their sizes, and δrstd times their sizes
-            + s |d| eta                                          kernels multiply d by rstd² S2 / N, which may underflow
+    dx      rstd times the errors of its three terms, 6 u of their sizes, 4 eta, and δrstd times their sizes
+            + 4 s |d| eta                                        d, or 2 d, times rstd² S2 / N, which may underflow
     dweight, dbias   like S2 and S1, over the elements of a weight
 
 The torch formula leaves derivatives to autograd, which computes Σ dxhat d before it multiplies by rstd, and rstd³ times
@@ -40,8 +43,7 @@ and each result is rounded to its dtype, by at most the distance between neighbo
 a dtype results are inf; they are compared as that number.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,8 +59,7 @@ DEPTH = 80  # 2048 elements in 32 lanes, or 64 rows, and the tree of the lanes
 SAFE = 1e-154  # deviations below it have squares below the smallest normal number
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """The largest allowed error of each result, in its shape. inf: not determined."""
 
     mean: Array
@@ -71,9 +72,11 @@ class Bounds:
 
 
 def bounds(out: Normalized, dy: Array, unit: float) -> Bounds:
-    """The bounds for what `out` and its backward pass computed in float64, where the sums have this unit roundoff."""
+    """How far results with sums of this unit roundoff may be from `out` and its gradients, which have an error too."""
     with np.errstate(all="ignore"):
-        return _bounds(out, dy, unit)
+        pairs = zip(_bounds(out, dy, unit), _bounds(out, dy, WIDE), strict=True)
+        sums: list[Any] = [None if one is None or other is None else one + other for one, other in pairs]
+        return Bounds(*sums)
 
 
 def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
@@ -95,6 +98,7 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
         )
 
     n = over(counted.astype(float))
+    dcount = n * WIDE * count if masked.sample_weight is not None else np.zeros_like(count)
     k = depth(n, u)
     largest, spread = most(np.abs(x)), most(d)
     if out.given is None:
@@ -108,7 +112,7 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
     else:
         off, dm2 = np.zeros(split), np.zeros(split)
     rstd = rstd_of(out.moments, norm).reshape(split)
-    low, high = (_rstd(np.maximum(m2 + sign * dm2, 0.0), count, out) for sign in (1, -1))
+    low, high = (_rstd(np.maximum(m2 + sign * dm2, 0.0), count - sign * dcount, out) for sign in (1, -1))
     drstd = np.maximum(np.abs(high - rstd), np.abs(rstd - low)) + 4 * u * rstd
     drstd, high = (np.where(rstd == 0, np.where(dm2 > 0, one, 0.0), one) for one in (drstd, np.maximum(high, rstd)))
 
@@ -135,10 +139,11 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
     through_var = s * xhat * _ratio(s2, freedom) * factor
     errors = s * _ratio(e1, count) * norm.center + s * factor * _ratio(_times(s2, dxhat_error) + xhat * e2, freedom)
     errors = errors + s * xhat * _ratio(s2, freedom) * dfactor
+    errors = errors + through_mean * _ratio(dcount, count) + through_var * _ratio(dcount, freedom)
     if out.given is not None:
         through_mean, through_var, errors = np.zeros_like(dxhat), np.zeros_like(dxhat), np.zeros_like(dxhat)
     terms = dxhat + through_mean + through_var
-    dx = _times(high, 6 * u * terms + errors) + _times(drstd, terms) + s * _times(d, np.asarray(ETA))
+    dx = _times(high, 6 * u * terms + errors + 4 * eta) + _times(drstd, terms) + 4 * s * _times(d, np.asarray(ETA))
     # rstd² leaves float64: eps is 0 and the squared deviations are subnormal. Or the sums do, of finite values; or the
     # coefficient by which kernels multiply d.
     coefficient = high * (high * (factor * _ratio(s2 + e2, freedom)))
