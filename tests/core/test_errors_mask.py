@@ -267,9 +267,12 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     ),
 ]
 TYPE_ERRORS: list[tuple[Call, str]] = [
-    (
-        lambda: tn.measure(np.ma.masked_less(X, 0), tn.batch()),
-        "x must be a plain array, got a masked array. Pass np.ma.getdata(x), valid=~np.ma.getmaskarray(x).",
+    *(
+        (
+            lambda kind=kind: tn.measure(kind(np.ma.masked_less(X, 0)), tn.batch()),
+            "x must be a plain array, got a masked array. Pass np.ma.getdata(x), valid=~np.ma.getmaskarray(x).",
+        )
+        for kind in (np.ma.array, list, tuple)
     ),
     (
         lambda: tn.measure(X + 1j, tn.batch()),

@@ -144,11 +144,11 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
         through_mean, through_var, errors = np.zeros_like(dxhat), np.zeros_like(dxhat), np.zeros_like(dxhat)
     terms = dxhat + through_mean + through_var
     dx = _times(high, 6 * u * terms + errors + 4 * eta) + _times(drstd, terms) + 4 * s * _times(d, np.asarray(ETA))
-    # rstd² leaves float64: eps is 0 and the squared deviations are subnormal. Or the sums do, of finite values; or the
-    # coefficient by which kernels multiply d.
+    # rstd² leaves float64: eps is 0 and the squared deviations are subnormal. Or the sums do, of finite values, which
+    # kernels may multiply by the weight afterwards; or the coefficient by which they multiply d.
     coefficient = high * (high * (factor * _ratio(s2 + e2, freedom)))
     lost = (rstd > 1 / SAFE) | (np.isfinite(x) & np.isfinite(m2) & ~np.isfinite(xhat * _ratio(s2, freedom) * factor))
-    lost |= np.isfinite(m2) & ~np.isfinite(coefficient)
+    lost |= np.isfinite(m2) & (~np.isfinite(coefficient) | ~np.isfinite(over(g * xhat)))
     # A value that is not finite makes the outputs of its statistic NaN, and their derivatives undefined.
     wrong = valid & ~np.isfinite(x)
     lost |= np.asarray(wrong.any(axis=axes, keepdims=True))
