@@ -59,7 +59,18 @@ def test_bad_input_is_one_line_and_leaves_no_directory(
         (["--data", str(words), "--depth", "1000000", "--hidden", "1"], "--depth: a number <= 1000, got 1000000."),
         (["--task", "gender", "--depth", "2"], "--depth: only with --task words or table, got --task gender."),
         (["--task", "gender", "--data", "surnames"], "--data: --task gender has its own data, got 'surnames'."),
-        (["--task", "table", "--target", "y"], "--data: --task table needs a CSV file with a header, got none."),
+        (
+            ["--task", "table", "--target", "y"],
+            "--data: --task table needs a CSV file with a header, or students, got none.",
+        ),
+        (["--task", "table", "--data", "student", "--target", "y"], "--data: a CSV file or students, got "),
+        (["--task", "table", "--data", "surnames", "--target", "y"], "--data: a CSV file or students, got surnames"),
+        (
+            ["--task", "table", "--data", "students", "--target", "age"],
+            "--target: one of the columns cgpa, iq, placed, got 'age'.",
+        ),
+        (["--data", "students"], "--data: students is a table, got --task words. Use --task table."),
+        (["--task", "gender", "--data", "students"], "--data: --task gender has its own data, got 'students'."),
         (
             ["--task", "gender", "--max-length", "3"],
             "--max-length: at least 11, the length of the longest word, got 3.",
@@ -81,7 +92,8 @@ def test_an_empty_name_is_not_the_current_directory(
             "See 'truenorm train --help'.\n"
         )
     assert error_of(capsys, "train", "--data", "", "--out", "run") == (
-        "truenorm: --data: must be the name of a file, names or surnames, got ''. See 'truenorm train --help'.\n"
+        "truenorm: --data: must be the name of a file, names, surnames or students, got ''. "
+        "See 'truenorm train --help'.\n"
     )
     assert list(Path().iterdir()) == []
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools import students
 
 from truenorm.lab import data, table
 from truenorm.lab.data import Alphabet, Batches, Examples
@@ -22,6 +23,17 @@ def test_the_census_lists() -> None:
     assert [genders[names.index(name)] for name in ("mary", "john", "kim", "robin", "leslie")] == [0, 1, 0, 0, 0]
     assert len(data.surnames()) == 88799
     assert data.surnames()[0] == "smith"
+
+
+def test_the_tool_makes_the_students_again() -> None:
+    rows = students.students()
+    assert students.CSV.read_text("utf-8") == students.as_csv(rows)
+    assert students.PAGE.read_text("utf-8") == students.as_module(rows)
+    read = table.read_csv(table.STUDENTS_FILE, "placed")
+    assert (read.columns, read.classes) == (("cgpa", "iq"), ("no", "yes"))
+    (cgpa, iq) = read.features.T
+    assert 0 <= cgpa.min() < 5 < 9 < cgpa.max() <= 10
+    assert 70 <= iq.min() < 80 < 130 < iq.max() <= 140
 
 
 def test_batches_depend_only_on_the_seed_and_the_step() -> None:

@@ -55,6 +55,19 @@ def test_tables_of_classes_and_of_numbers(tmp_path: Path) -> None:
             assert metrics.rmse == pytest.approx(np.sqrt(metrics.loss) * trainer.data.target_std)
 
 
+def test_students_need_a_scale_or_a_norm() -> None:
+    accuracy = {}
+    for norm, standardize in (("none", False), ("batch", False), ("none", True)):
+        given = {"task": "table", "data": "students", "norm": norm, "standardize": standardize, "steps": 600}
+        trainer = trained(make_config(given))
+        assert trainer.config.target == "placed"
+        assert trainer.data.class_names == ("no", "yes")
+        accuracy[norm, standardize] = trainer.evaluate(trainer.data.held_out).accuracy or 0.0
+    assert accuracy["none", False] < 0.65
+    assert min(accuracy["batch", False], accuracy["none", True]) > 0.85
+    assert make_config({"task": "table", "data": "students", "target": "iq"}).target == "iq"
+
+
 def test_numbers_of_any_size_are_learned(tmp_path: Path) -> None:
     rng, path = np.random.default_rng(2), tmp_path / "houses.csv"
     size = rng.uniform(30, 300, 300)

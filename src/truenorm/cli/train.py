@@ -22,7 +22,7 @@ from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
 from truenorm.lab import run
 from truenorm.lab.blas import one_blas_thread
-from truenorm.lab.config import Config, Task, make_config
+from truenorm.lab.config import STUDENTS, Config, Task, make_config
 from truenorm.lab.layers import StatisticsOver
 from truenorm.lab.networks import ActivationName, DTypeName, NormAt, NormName
 from truenorm.lab.optimizers import OptimizerName, Schedule
@@ -52,10 +52,11 @@ Examples:
   truenorm train --data words.txt --norm none --steps 20000 --out runs/plain
   truenorm train --task gender --statistics-over all --max-length 44 --out runs/all
   truenorm train --task table --data wine.csv --target class --out runs/wine
+  truenorm train --task table --data students --raw --norm none --out runs/raw
   truenorm train --resume --out runs/surnames
 
 A CSV file has a header, commas, and numbers in every column but the target. A target with up to 20 different values
-holds classes.
+holds classes. The table students comes with truenorm: cgpa, iq, and whether a student was placed.
 
 During training you see the loss of the last batches and the loss of up to 1,024 held-out examples. The final result is
 computed over all examples.
@@ -76,9 +77,11 @@ from those of the last batch. metrics.jsonl holds the same numbers.
     help="Predict the next character of words, the gender of first names, or a column of a table.  [default: words]",
 )
 @click.option(
-    "--data", help="A file (one word a line, or a CSV for --task table), or names or surnames.  [default: names]"
+    "--data",
+    help="A file (one word a line, or a CSV for --task table), or names or surnames, or students for --task table.  "
+    "[default: names]",
 )
-@click.option("--target", help="Column of the CSV file to predict.")
+@click.option("--target", help="Column of the CSV file to predict.  [default: placed for students]")
 @click.option(
     "--standardize/--raw",
     default=None,
@@ -158,8 +161,8 @@ def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
 def _config(given: dict[str, Any]) -> Config:
     """The configuration, with an absolute path to the data: a run can be resumed from another directory."""
     if given.get("data") == "":
-        raise click.UsageError("--data: must be the name of a file, names or surnames, got ''.")
-    if given.get("data") not in (None, "names", "surnames"):
+        raise click.UsageError("--data: must be the name of a file, names, surnames or students, got ''.")
+    if given.get("data") not in (None, "names", "surnames", STUDENTS):
         given |= {"data": str(Path(given["data"]).absolute())}
     return make_config(given)
 

@@ -12,6 +12,7 @@ from truenorm.lab.networks import ActivationName, DTypeName, ModelConfig, NormAt
 from truenorm.lab.optimizers import OptimizerName, Schedule
 
 Task = Literal["words", "gender", "table"]
+STUDENTS = "students"  # the table that comes with the lab
 MAX_SIZE = 10**6  # what fits into memory is estimated for all sizes together, see `lab.memory`
 MAX_DEPTH = 1000  # with more layers a report would take seconds
 
@@ -53,7 +54,9 @@ class Config(BaseModel):
         if self.norm == "batch" and self.batch == 1 and self.task != "gender":
             raise ValueError("--batch: at least 2 with batch norm, got 1. Use --norm layer.")
         if self.task == "table" and self.data == "names":
-            raise ValueError("--data: --task table needs a CSV file with a header, got none.")
+            raise ValueError("--data: --task table needs a CSV file with a header, or students, got none.")
+        if self.task == "words" and self.data == STUDENTS:
+            raise ValueError("--data: students is a table, got --task words. Use --task table.")
         if self.task == "table" and self.target is None:
             raise ValueError("--target: --task table needs the column to predict, got none.")
         if self.task == "gender" and self.data != "names":
@@ -103,11 +106,14 @@ ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
 def make_config(given: Mapping[str, Any]) -> Config:
     """The given options over the task's defaults. An error names the first wrong option as on the command line."""
     task = given.get("task", "words")
+    defaults = TASK_DEFAULTS.get(task, {})
+    if task == "table" and given.get("data") == STUDENTS:
+        defaults = defaults | {"target": "placed"}
     for name, value in given.items():
         if isinstance(value, str) and _is_not_unicode(value):
             raise ValueError(f"{_option(name)}: a name in UTF-8, got {value}. Rename it.")
     try:
-        config = Config(**TASK_DEFAULTS.get(task, {}) | dict(given))
+        config = Config(**defaults | dict(given))
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "value_error":

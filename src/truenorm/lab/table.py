@@ -23,6 +23,7 @@ MAX_NUMERIC_CLASSES = 20
 MAX_NAMES = 20  # of columns in a message
 # The squares of larger numbers overflow, and with them the std by which columns are divided.
 MAX_NUMBER = 1e150
+STUDENTS_FILE = Path(__file__).with_name("students.csv")  # invented people, made by tools/students.py
 IN_RANGE = f"numbers from -{MAX_NUMBER:g} to {MAX_NUMBER:g}"
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from truenorm.core.running import Running
 from truenorm.explanation.terminal import printable
 from truenorm.lab import memory, table
-from truenorm.lab.config import Config
+from truenorm.lab.config import STUDENTS, Config
 from truenorm.lab.data import (
     PREFETCH,
     Alphabet,
@@ -133,7 +133,10 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> TaskData:
             network = sequence_classifier(config.for_network(), init, **sizes)
             return TaskData(train, held_out, network, True, alphabet, ("female", "male"))
         case "table":
-            read = table.read_csv(Path(config.data), config.target or "")
+            path = table.STUDENTS_FILE if config.data == STUDENTS else Path(config.data)
+            if not path.exists():
+                raise ValueError(f"--data: a CSV file or students, got {path}, which does not exist.")
+            read = table.read_csv(path, config.target or "")
             outputs = 1 if read.classes is None else len(read.classes)
             rows, features = read.features.shape
             size = table_size(config.for_network(), features=features, outputs=outputs)
