@@ -65,6 +65,8 @@ interface ChartData {
     series: Series[]; at: number | null; logarithmic: boolean; stretched: boolean; places: number[] | null;
 }
 type Point = [number, number];
+/** A question with its answers; `right` is the place of the right one, and `because` is shown after a choice. */
+interface Question { ask: string; answers: string[]; right: number; because: string | (string | Node)[] }
 
 // ---- table ----
 interface Place { row: number; column: number }
