@@ -179,9 +179,10 @@ def test_one_position_keeps_all_its_axes() -> None:
 
 def test_text_is_aligned_and_carries_the_formulas() -> None:
     text = str(tn.explain(examples.TABLE, tn.batch(ddof=1, eps_at="std", eps=0.5)))
-    assert "mean = Σ x / count   (shape 3)\n    c0       c1       c2\n     4  3.60000  4.20000\n" in text
-    assert "var = Σ (x - mean)² / (count - 1)" in text
-    assert "rstd = 1 / (sqrt(var) + 0.5)" in text
+    assert "μ (mean) = Σ x / count   (shape 3)\n    c0       c1       c2\n     4  3.60000  4.20000\n" in text
+    assert "σ² (var) = Σ (x - μ)² / (count - 1)" in text
+    assert "rstd = 1 / (√(σ²) + 0.5)" in text
+    assert "x̂ (xhat) = (x - μ) · rstd" in text
     assert all(line == line.rstrip() for line in text.splitlines())
 
 

@@ -28,13 +28,13 @@ def command() -> None:
     console = Screen()
     console.rule("1. What batch normalization computes", align="left")
     console.print(
-        "A batch of five examples (rows) with three features (columns). Batch norm subtracts the mean of each column "
-        "and divides by its standard deviation.\n"
+        "A batch of five examples (rows) with three features (columns). Batch norm subtracts the mean μ of each "
+        "column and divides by its standard deviation σ.\n"
     )
     explanation = tn.explain(examples.TABLE, tn.batch())
     for step in explanation.steps:
         if step.name in SHOWN:
-            console.print(f"{step.name} = {step.formula}")
+            console.print("{} = {}".format(*explanation.written(step)))
             console.print(table(cells_of(step, {"c": examples.TABLE_COLUMNS})), "")
     console.rule("2. How padding changes the result", align="left")
     show_comparison(eps=1e-5)

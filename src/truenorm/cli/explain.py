@@ -49,19 +49,19 @@ Examples:
 @click.option("--pattern", help="A pattern instead of --norm, such as '[b] c' or 'b [t] c'.")
 @click.option("--groups", type=int, help="Number of groups, for --norm group.  [default: 1]")
 @click.option("--lengths", help="Treat the rows as padded sequences with these lengths: 2,4.")
-@click.option("--eps", type=float, default=1e-5, show_default=True, help="Added to the variance.")
+@click.option("--eps", type=float, default=1e-5, show_default=True, help="ε, added to the variance σ².")
 @click.option("--ddof", type=int, default=0, help="1: divide by n - 1 in the variance.", show_default=True)
 @click.option(
     "--eps-at",
     type=click.Choice(get_args(EpsAt)),
     default="var",
     show_default=True,
-    help="Divide by sqrt(var + eps), or by std + eps.",
+    help="Divide by √(σ² + ε), or by σ + ε.",
 )
-@click.option("--weight", help="One number for each column: 1,2,3.")
-@click.option("--bias", help="One number for each column: 0,0,1.")
-@click.option("--mean", help="Use this mean instead of that of the rows, as in evaluation: one number for each column.")
-@click.option("--var", help="The variance that goes with --mean.")
+@click.option("--weight", help="γ, which scales: one number for each column: 1,2,3.")
+@click.option("--bias", help="β, which shifts: one number for each column: 0,0,1.")
+@click.option("--mean", help="Use this μ instead of that of the rows, as in evaluation: one number for each column.")
+@click.option("--var", help="The σ² that goes with --mean.")
 @click.option("--dy", help="Gradient of the loss at the output, for the backward pass: a CSV file, or '1,0;0,1'.")
 @click.option("--words", help="For --example network: words to learn, with commas between them.")
 @click.option("--data", help="For --example network: a file with one word a line, or 'names'.")

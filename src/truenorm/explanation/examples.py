@@ -13,7 +13,7 @@ from truenorm.engine import forward
 Array = NDArray[np.float64]
 
 # Pre-activations of a layer with three units, for five examples.
-TABLE_COLUMNS = ("z1", "z2", "z3")
+TABLE_COLUMNS = ("z₁", "z₂", "z₃")
 TABLE: Array = np.array([[7, 5, 4], [2, 3, 4], [1, 2, 3], [7, 5, 6], [3, 3, 4]], float)
 
 # Two sentences after self-attention, one row per word. The first is padded with zeros to the length of the second.

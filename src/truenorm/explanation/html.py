@@ -25,8 +25,9 @@ def as_html(explanation: StepByStep) -> str:
             if step.part == part:
                 block = SubElement(group, "div", {"class": "step"})
                 line = SubElement(block, "p")
+                title, formula = explanation.written(step)
                 name = SubElement(line, "b")
-                name.text, name.tail = step.name, f" = {step.formula}"
+                name.text, name.tail = title, f" = {formula}"
                 _table(block, cells_of(step, explanation.labels))
                 if step.check is not None:
                     SubElement(block, "p", {"class": "note"}).text = str(step.check)

@@ -77,6 +77,10 @@ class StepByStep(ABC):
     def summary(self) -> str:
         """What to know about the input, in one line."""
 
+    def written(self, step: Step) -> tuple[str, str]:
+        """Name and formula of a step, as people read them."""
+        return step.name, step.formula
+
     def __getitem__(self, name: str) -> NDArray[Any]:
         for step in self.steps:
             if step.name == name:

@@ -20,6 +20,7 @@ from truenorm.core.norm import Norm
 from truenorm.core.reference import forward, rstd_of
 from truenorm.explanation.cells import INVALID
 from truenorm.explanation.step import Part, Step, StepByStep
+from truenorm.explanation.symbols import in_symbols, with_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,10 @@ class Explanation(StepByStep):
         shown = ", ".join(str(list(index)) for index in self.invalid[:12]) + (", …" if len(self.invalid) > 12 else "")
         count = "1 position is" if len(self.invalid) == 1 else f"{len(self.invalid)} positions are"
         return f"{count} not valid and ignored (shown as {INVALID}): {shown}."
+
+    def written(self, step: Step) -> tuple[str, str]:
+        """Name and formula in symbols. `as_dict`, and an index, use the names of the code."""
+        return with_name(step.name), in_symbols(step.formula)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -209,7 +214,7 @@ def _backward_steps(recorder: _Recorder, dy: ArrayLike) -> None:
     direct = dxhat * rstd
     recorder.elements("backward", "dx (through xhat)", "dxhat · rstd", direct)
     if out.given is not None:
-        recorder.elements("backward", "dx", "the given mean and variance do not depend on x", direct, result=True)
+        recorder.elements("backward", "dx", "the given statistics do not depend on x", direct, result=True)
         return
 
     std = _split(out, np.sqrt(out.moments.var(norm.ddof)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
@@ -42,14 +43,18 @@ def show(explanation: StepByStep, console: Console) -> None:
     """Print the steps, first forward, then backward."""
     console.print(Text(explanation.headline, style="bold"))
     console.print(Text(explanation.summary))
+    labels = {axis: [_shown_label(name, console) for name in names] for axis, names in explanation.labels.items()}
     part = ""
     for step in explanation.steps:
         if step.part != part:
             part = step.part
             console.rule(Text(part), align="left")
         size = f"   (shape {' x '.join(map(str, step.values.shape))})" if step.values.ndim else ""
-        console.print(Text.assemble((step.name, "bold cyan"), " = ", step.formula, (size, "dim")))
-        cells = fitting_cells(step, explanation.labels, console.width - 2)
+        name, formula = explanation.written(step)
+        if not _can_show(name + formula, console):
+            name, formula = step.name, step.formula
+        console.print(Text.assemble((name, "bold cyan"), " = ", formula, (size, "dim")))
+        cells = fitting_cells(step, labels, console.width - 2)
         console.print(Padding(table(cells), (0, 0, 0, 2), expand=False))
         if step.check is not None:
             console.print(Text(f"  {step.check}", style="dim"))
@@ -64,6 +69,20 @@ def table(cells: Cells) -> Table:
     for row in cells.rows:
         shown.add_row(*map(Text, row))
     return shown
+
+
+def _shown_label(name: str, console: Console) -> str:
+    """z₁ as z1 where there is no small 1."""
+    return name if _can_show(name, console) else unicodedata.normalize("NFKC", name)
+
+
+def _can_show(text: str, console: Console) -> bool:
+    """Whether the output has all these characters: Greek letters are missing in some."""
+    try:
+        text.encode(console.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _caption(cells: Cells) -> Text | None:
