@@ -35,7 +35,7 @@ const shown = (text) => String(formula(text)).replace(/^<math>|<\/math>$/g, "");
 test("a fraction shows no brackets around all of its parts", () => {
     assert.equal(
         shown("rstd = 1 / (sqrt(var) + 0.5)"),
-        "<mi>rstd</mi><mo>=</mo><mfrac><mn>1</mn><msqrt><mi>var</mi></msqrt><mo>+</mo><mn>0.5</mn></mfrac>",
+        "<mi>rstd</mi><mo>=</mo><mfrac><mn>1</mn><msqrt><msup><mi>σ</mi><mn>2</mn></msup></msqrt><mo>+</mo><mn>0.5</mn></mfrac>",
     );
     assert.equal(shown("(x - 1) · 2"), "<mo>(</mo><mi>x</mi><mo>−</mo><mn>1</mn><mo>)</mo><mo>·</mo><mn>2</mn>");
 });

@@ -90,14 +90,14 @@ test("a cell's formula has its numbers in it", () => {
     assert.deepEqual(see("batch", "xhat", 0, 0), {
         title: "Row 1, column 1", lines: ["xhat = (7 - 4) / sqrt(6.4 + 1×10⁻⁵) ≈ 1.186"],
     });
-    assert.equal(see("batch", "x", 0, 0).title, "Row 1, column 1, with the mean and variance of the 5 cells in its box");
+    assert.equal(see("batch", "x", 0, 0).title, "Row 1, column 1, with the μ and σ² of the 5 cells in its box");
     assert.deepEqual(see("batch", "mean", 3, 0), {
         title: "Column 1: 5 numbers", lines: ["mean = (7 + 2 + 1 + 7 + 3) / 5 = 4"],
     });
     assert.deepEqual(see("layer", "var", 1, 0, { options: { ddof: 1 } }), {
         title: "Row 2: 3 numbers", lines: ["var = ((2 - 3)² + (3 - 3)² + (4 - 3)²) / (3 - 1) = 1"],
     });
-    assert.deepEqual(see("batch", "y", 0, 0).lines, ["y = xhat · weight + bias = 1.186 · 2 + (−1) ≈ 1.372"]);
+    assert.deepEqual(see("batch", "y", 0, 0).lines, ["y = weight · xhat + bias = 2 · 1.186 + (−1) ≈ 1.372"]);
     assert.deepEqual(see("rms", "var", 0, 0).lines, ['"mean of x²" = (7² + 5² + 4²) / 3 = 30']);
     assert.deepEqual(see("rms", "xhat", 0, 0).lines, ["xhat = (7) / sqrt(30 + 1×10⁻⁵) ≈ 1.278"]);
     assert.deepEqual(see("batch", "xhat", 0, 0, { options: { eps: 0.5, eps_at: "std" } }).lines, [
@@ -125,14 +125,14 @@ test("what is left out is said, the first few by name", () => {
     ]);
     assert.equal(describeEmptyCells({ cells, valid }), "1 cell without a number, left out of every mean.");
     assert.deepEqual(describeParameters({ columns: 2 }, [{ name: "weight", initial: "1", texts: ["2", "", "gone"] }]), [
-        "The weight of column 2 is empty: 1 is used.",
+        "γ (weight) of column 2 is empty: 1 is used.",
     ]);
 });
 
 test("nothing to divide by is said", () => {
     const flat = [[1, 2], [1, 3]];
     assert.equal(describeNoSpread(forward(flat, describe("batch"))), null);
-    assert.match(describeNoSpread(forward(flat, describe("batch", { eps: 0 }))), /^Column 1 has no spread, and eps is 0/);
+    assert.match(describeNoSpread(forward(flat, describe("batch", { eps: 0 }))), /^Column 1 has no spread, and ε is 0/);
     assert.match(describeNoSpread(forward([[1e300], [-1e300]], describe("batch"))), /squares, are too large/);
     const far = [[1.7e308, -1.7e308], [-1.7e308, 1.7e308]];
     const out = forward(far, describe("batch"));
@@ -146,7 +146,7 @@ test("nothing to divide by is said", () => {
         });
     }
     const tiny = forward([[1, 2]], describe("batch", { eps: 1e-320, eps_at: "std" }));
-    assert.match(describeNoSpread(tiny), /^2 of the boxes: eps is too small to compute with/);
+    assert.match(describeNoSpread(tiny), /^2 of the boxes: ε is too small to compute with/);
     assert.match(describeNoSpread(forward([[5, 6]], describe("batch", { ddof: 1 }))), /^2 of the boxes have only one number/);
 });
 
@@ -155,6 +155,6 @@ test("axes and formulas follow the norm", () => {
     assert.deepEqual(["batch", "layer", "instance", "group", "rms"].map(axes), [
         "[b t] c", "b t [c]", "b [t] c", "b [t] g [c]", "b t [c]",
     ]);
-    assert.equal(generalFormula(describe("batch")), "y = (x - mean) / sqrt(var + eps) · weight + bias");
-    assert.equal(generalFormula(describe("rms", { eps_at: "std" })), 'y = x / (sqrt("mean of x²") + eps) · weight + bias');
+    assert.equal(generalFormula(describe("batch")), "y = weight · (x - mean) / sqrt(var + eps) + bias");
+    assert.equal(generalFormula(describe("rms", { eps_at: "std" })), 'y = weight · x / (sqrt("mean of x²") + eps) + bias');
 });

@@ -12,6 +12,7 @@ from browser import DESKTOP, PHONE, Open, flushed, go_to, violations
 from numpy.testing import assert_allclose
 
 import truenorm as tn
+from truenorm.explanation.symbols import in_symbols
 
 X = np.array([[7, 5, 4], [2, 3, 4], [1, 2, 3], [7, 5, 6], [3, 3, 4]], float)
 DY = np.array([[1, 0, 0.5], [0, -1, 0], [-1, 0, 1], [0, 0.5, 0], [1, 2, -1]], float)
@@ -71,7 +72,7 @@ def check_every_step(page: Any, norm: tn.Norm, arguments: dict[str, Any]) -> Non
     before: set[str] = set()
     for place, name in enumerate(names, 1):
         seen = snapshot(page)
-        shown = name.replace("xhat", "x̂")
+        shown = in_symbols(name)
         assert seen["progress"].startswith(f"Step {place} of {len(names)}: {shown}, "), norm
         assert seen["lit"] == lit[name], norm
         now = set(lit[name].split())
@@ -101,12 +102,12 @@ def test_lit_edges_are_wider_and_point_back(open_page: Open) -> None:
     assert page.locator("[data-edge=xhat-times]").evaluate(tip) < 0
     assert page.locator("[data-edge=y-loss]").evaluate(tip) < 0
     assert page.locator("[data-edge=deviation-xhat]").evaluate(tip) > 0
-    assert page.get_by_role("img", name="How y is computed from x. Back along y → x̂ · weight → x̂.").is_visible()
+    assert page.get_by_role("img", name="How y is computed from x. Back along y → γ · x̂ → x̂.").is_visible()
 
 
 def test_steps_by_keyboard_alone(open_page: Open) -> None:
     page = open_page("#part=backward")
-    page.get_by_role("button", name="Change x, weight, bias or eps in “One table”").focus()
+    page.get_by_role("button", name="Change x, γ, β or ε in “One table”").focus()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "First"
     for place in range(2, 13):
@@ -115,7 +116,7 @@ def test_steps_by_keyboard_alone(open_page: Open) -> None:
     page.keyboard.press("ArrowRight")
     assert progress(page).startswith("Step 12 of 12")
     page.keyboard.press("ArrowLeft")
-    assert progress(page).startswith("Step 11 of 12: dx (through mean)")
+    assert progress(page).startswith("Step 11 of 12: dx (through μ)")
     page.keyboard.press("End")
     assert progress(page) == "All 12 steps"
     page.keyboard.press("ArrowLeft")
@@ -269,15 +270,15 @@ def test_nonsense_in_the_address_leaves_the_rest(open_page: Open) -> None:
 
 def test_a_step_or_a_cell_that_is_not_there_gives_way_to_the_nearest(open_page: Open) -> None:
     page = open_page("#part=backward&backward.step=dmean&backward.cell=9,9")
-    assert progress(page).startswith("Step 9 of 12: dmean")
+    assert progress(page).startswith("Step 9 of 12: dμ")
     assert page.locator(".backward-where").inner_text() == "With the numbers of column 3:"
     option(page, "RMS").check()
-    assert progress(page).startswith("Step 6 of 8: dvar, how the loss changes with the mean of the squares")
+    assert progress(page).startswith("Step 6 of 8: dσ², how the loss changes with the mean of the squares")
     assert page.locator("[data-box=mean], [data-box=deviation]").count() == 0
     press(page, "Next")
-    assert progress(page).startswith("Step 7 of 8: dx (through var)")
+    assert progress(page).startswith("Step 7 of 8: dx (through σ²)")
     option(page, "Batch").check()
-    assert progress(page).startswith("Step 10 of 12: dx (through var)")
+    assert progress(page).startswith("Step 10 of 12: dx (through σ²)")
 
 
 @pytest.mark.parametrize("library", ["NumPy", "PyTorch", "truenorm"])
@@ -302,7 +303,7 @@ def check_copied_code(page: Any, library: str) -> None:
 REASONS = [  # the fragment, why the gradient is 0, and what the measurement says
     (
         "&x=5,1;5,2;5,3&eps=0",
-        "All numbers in column 1 are equal, and eps is 0: there is nothing to divide by.",
+        "All numbers in column 1 are equal, and ε is 0: there is nothing to divide by.",
         "Where there is nothing to divide by, y jumps",
     ),
     ("&x=5,1;5,2;5,3", "All numbers in column 1 are equal: there is no spread", "In all 6 cells"),
@@ -314,7 +315,7 @@ REASONS = [  # the fragment, why the gradient is 0, and what the measurement say
     ("&x=5,1,8&ddof=1", "There is only one number in column 1", "In all 3 cells, both are the same."),
     (
         "&x=0,0;1,2&norm=rms&eps=0",
-        "All numbers in row 1 are 0, and eps is 0",
+        "All numbers in row 1 are 0, and ε is 0",
         "Where there is nothing to divide by",
     ),
     ("&x=5,1,8&eps=0", "There is only one number in column 1", "In all 3 cells, both are the same."),
@@ -325,7 +326,7 @@ REASONS = [  # the fragment, why the gradient is 0, and what the measurement say
         "Nothing can be measured: the numbers, or their squares, are too large to compute with.",
     ),
     ("&x=1e308;1e308;1e308", "are equal", "Nothing can be measured: next to these numbers, some are too large"),
-    ("&eps=1e-320&eps_at=std&x=1,2", "eps is too small", "Nothing can be measured: eps is too small"),
+    ("&eps=1e-320&eps_at=std&x=1,2", "ε is too small", "Nothing can be measured: ε is too small"),
     ("&backward.loss=sum", "The paths cancel", "In all 15 cells"),
     ("&backward.dy=0,0,0;0,0,0;0,0,0;0,0,0;0,0,0", "all gradients are 0", "both are the same."),
 ]

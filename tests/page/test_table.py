@@ -67,7 +67,7 @@ def test_pointing_at_a_cell_shows_its_formula_with_numbers(open_page: Open) -> N
         ("xhat", 0, "xhat = (7 - 4) / sqrt(6.4 + 1×10⁻⁵) ≈ 1.186"),
         ("mean", 0, "mean = (7 + 2 + 1 + 7 + 3) / 5 = 4"),
         ("var", 0, "var = ((7 - 4)² + (2 - 4)² + (1 - 4)² + (7 - 4)² + (3 - 4)²) / 5 = 6.4"),
-        ("y", 1, "y = xhat · weight + bias = (−0.7906) · 1 + 0 ≈ −0.7906"),
+        ("y", 1, "y = weight · xhat + bias = 1 · (−0.7906) + 0 ≈ −0.7906"),
     ):
         cell(page, sheet, row, 0).hover()
         assert words in said.text_content()
@@ -82,10 +82,10 @@ def test_pointing_at_a_cell_shows_its_formula_with_numbers(open_page: Open) -> N
 def test_eps_0_on_a_constant_column_gives_the_bias_and_says_so(open_page: Open) -> None:
     page = open_page("#x=4,1;4,2;4,6&bias=0.5,0")
     assert "no spread" not in page.locator(".problems").inner_text()
-    part(page).get_by_label("eps", exact=True).focus()
+    part(page).get_by_label("ε", exact=True).focus()
     page.keyboard.press("Home")
     settle(page)
-    assert "Column 1 has no spread, and eps is 0" in page.locator(".problems").inner_text()
+    assert "Column 1 has no spread, and ε is 0" in page.locator(".problems").inner_text()
     assert [row[0] for row in texts(page, "y")] == ["0.5"] * 3
     page.keyboard.press("End")
     settle(page)
@@ -115,26 +115,26 @@ def test_conventions_are_those_of_the_library(open_page: Open) -> None:
 
 def test_weight_and_bias_bring_the_data_back(open_page: Open) -> None:
     page = open_page("#x=1000001,5;1000002,3;1000004,2&eps=0.1&ddof=1")
-    part(page).get_by_role("button", name="weight = deviation, bias = mean").click()
+    part(page).get_by_role("button", name="γ = σ, β = μ").click()
     settle(page)
     assert part(page).get_by_text("y is x again").is_visible()
     assert_allclose(numbers(page, "y"), [[1e6 + 1, 5], [1e6 + 2, 3], [1e6 + 4, 2]], rtol=1e-3)
     assert part(open_page(flushed(page))).get_by_text("y is x again").is_visible()
-    part(page).get_by_label("weight of column 2").fill("0")
+    part(page).get_by_label("γ (weight) of column 2").fill("0")
     settle(page)
     assert part(page).get_by_text("y is x again").is_hidden()
     part(page).get_by_label("Layer").check()
     settle(page)
-    assert part(page).get_by_role("button", name="weight = deviation").is_disabled()
+    assert part(page).get_by_role("button", name="γ = σ").is_disabled()
     assert part(page).get_by_text("no choice of them brings the data back").is_visible()
-    part(page).get_by_role("button", name="weight = 1, bias = 0").click()
+    part(page).get_by_role("button", name="γ = 1, β = 0").click()
     settle(page)
     assert texts(page, "parameters") == [["1", "1"], ["0", "0"]]
 
 
 def test_sliders_and_cells_of_weight_and_bias_are_one(open_page: Open) -> None:
     page = open_page()
-    slider = part(page).get_by_label("bias of column 2")
+    slider = part(page).get_by_label("β (bias) of column 2")
     slider.focus()
     page.keyboard.press("ArrowRight")
     settle(page)

@@ -187,7 +187,7 @@ def test_escape_leaves_a_sheet(open_page: Open) -> None:
 
 def test_a_button_that_has_nothing_left_to_do_keeps_the_focus(open_page: Open) -> None:
     page = open_page("#norm=group&weight=2,2,2")
-    for name in ("weight = 1, bias = 0", "Undo", "Redo", "Samples: fewer"):
+    for name in ("γ = 1, β = 0", "Undo", "Redo", "Samples: fewer"):
         button = part(page).get_by_role("button", name=name)
         button.press("Enter")
         assert button.is_disabled(), name
@@ -279,7 +279,7 @@ def test_what_is_no_number_is_marked_left_out_and_kept(open_page: Open) -> None:
     assert bad.get_attribute("aria-invalid") == "true"
     said = page.locator(".problems").inner_text()
     assert "Row 2, column 1: “about 2” is not a number, so it is left out." in said
-    assert "The weight of column 3 is “heavy”, not a number: 1 is used." in said
+    assert "γ (weight) of column 3 is “heavy”, not a number: 1 is used." in said
     valid = np.ones((5, 3), bool)
     valid[1, 0] = False
     want = tn.forward(np.array(EXAMPLE, float), tn.batch(), valid=valid).y

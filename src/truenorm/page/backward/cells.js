@@ -3,6 +3,7 @@ What the views of the backward pass share: which cell is chosen, how cells look,
 */
 import { html } from "#lib/elements.js";
 import { formula } from "#lib/formula.js";
+import { columnName } from "#lib/symbols.js";
 
 /** @type {(state: State) => (row: number, column: number) => void} */
 export function cellChooser(state) {
@@ -27,6 +28,11 @@ export function stepCellClass({ out, row, column }, i, j) {
 /** @type {(count: number) => string[]} */
 export function ordinalsTo(count) {
     return Array.from({ length: count }, (_, i) => String(i + 1));
+}
+
+/** @type {(count: number) => string[]} */
+export function columnNamesTo(count) {
+    return Array.from({ length: count }, (_, j) => columnName(j));
 }
 
 /** @type {(table: unknown[][], holds: (i: number, j: number) => boolean) => Point[]} */

@@ -11,6 +11,7 @@ down from x to the loss; what is shared by many cells stands at its right. So it
 */
 import { svg } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
+import { inSymbols } from "#lib/symbols.js";
 
 const GRAPH_WIDTH = 330;
 const GRAPH_BOX = { width: 146, height: 41 };
@@ -23,7 +24,7 @@ const GRAPH_WIDE = 152; // the others beside the spine: "dmean so far" is long
  * Names as a reader knows them; the others are shown as they are.
  * @type {Record<string, string>}
  */
-const GRAPH_LABELS = { deviation: "x − mean", xhat: "x̂", times: "x̂ · weight" };
+const GRAPH_LABELS = { deviation: "x − μ", times: "γ · x̂", weight: "γ weight", bias: "β bias" };
 
 /**
  * Boxes at [column, row], and edges by the way they leave and arrive.
@@ -115,7 +116,7 @@ function drawnBox(name, place, { value, gradient, gradientName }, isTarget) {
     return svg(
         "g", { class: `box${known ? " known" : ""}${isTarget ? " target" : ""}`, "data-box": name },
         svg("rect", { x: left, y: top, width: right - left, height: GRAPH_BOX.height, rx: 4 }),
-        line(known ? 16 : 25, "value", GRAPH_LABELS[name] ?? name, value),
+        line(known ? 16 : 25, "value", GRAPH_LABELS[name] ?? inSymbols(name), value),
         known ? line(33, "gradient", gradientName, gradient) : null,
     );
 }

@@ -5,7 +5,7 @@ The table and the normalization are those of the part "table" (problem.js). Here
 cell is chosen, whose numbers stand in the formulas; and buttons step through the gradients. steps.js knows the steps,
 graph.js draws them, differences.js measures the gradients that they are compared with.
 */
-import { cellChooser, ordinalsTo, placesWhere, stepCellClass } from "#backward/cells.js";
+import { cellChooser, columnNamesTo, ordinalsTo, placesWhere, stepCellClass } from "#backward/cells.js";
 import { backwardCheck } from "#backward/check.js";
 import { LOSSES, lossGradients, lossTerms, sumCells } from "#backward/differences.js";
 import { backwardConventions } from "#backward/reasons.js";
@@ -141,13 +141,13 @@ function backwardInputs(state) {
         html("div", { class: "controls" }, chooser(state, "norm", "Norm", titles(NORMS)),
             chooser(state, "backward.loss", "Loss", titles(LOSSES))),
         html("div", { class: "columns" }, x.element, dy.element),
-        problem, loss, conventions, tableButton(state, "Change x, weight, bias or eps"),
+        problem, loss, conventions, tableButton(state, "Change x, γ, β or ε"),
     );
 
     /** @type {(model: BackwardModel) => void} */
     function update(model) {
         const { rows, columns, cells } = model.problem;
-        const names = { rowNames: ordinalsTo(rows), columnNames: ordinalsTo(columns) };
+        const names = { rowNames: ordinalsTo(rows), columnNames: columnNamesTo(columns) };
         /** @type {(i: number, j: number) => string} */
         const classes = (i, j) => stepCellClass(model, i, j);
         /** @type {(i: number, j: number) => boolean} */

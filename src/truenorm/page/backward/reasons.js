@@ -37,18 +37,18 @@ export function reasonInWords({ out, problem, row, column, loss, explained }) {
     const beyond = whyBeyond(out, s);
     if (beyond) return { text: `In ${group}, ${beyond}. No gradient can be trusted there.`, at: everywhere };
     if (count === 1 && norm.center) {
-        const text = `There is only one number in ${group}, and it is its own mean: x − mean is 0 whatever x is. So x `
+        const text = `There is only one number in ${group}, and it is its own mean: x − μ is 0 whatever x is. So x `
             + "cannot change the loss, and dx is 0.";
         return { text, at: ["dvar", "dx-var", "dx"] };
     }
     if (out.rstd[s] === 0) {
-        const text = `All numbers in ${group} are ${norm.center ? "equal" : "0"}, and eps is 0: there is nothing to `
-            + "divide by. y is the bias there, and dx is set to 0.";
+        const text = `All numbers in ${group} are ${norm.center ? "equal" : "0"}, and ε is 0: there is nothing to `
+            + "divide by. y is β there, and dx is set to 0.";
         return { text, at: everywhere };
     }
     if (out.moments.m2[s] === 0) {
         const text = `All numbers in ${group} are ${norm.center ? "equal" : "0"}: there is no spread, so nothing comes `
-            + "through var, and dvar is 0. The other paths are multiplied by an rstd that comes from eps alone.";
+            + "through σ², and dσ² is 0. The other paths are multiplied by an rstd that comes from ε alone.";
         return { text, at: ["dvar", "dx-var", "dx"] };
     }
     return { text: cancelInWords(loss, explained, norm), at: ["dx"] };
@@ -62,12 +62,12 @@ function cancelInWords({ kind }, explained, norm) {
     /** @type {(name: string) => number} */
     const largest = (name) => Math.max(...explained.get(name).values.flat().map(Math.abs));
     const direct = largest("dx (through xhat)");
-    if (direct === 0) return "dy times the weight is 0 everywhere, so all gradients are 0.";
+    if (direct === 0) return "dy times γ is 0 everywhere, so all gradients are 0.";
     if (largest("dx") > 1e-3 * direct) return "";
     /** @type {Partial<Record<LossKind, string>>} */
     const reasons = {
         sum: norm.center ? " Normalised numbers add up to 0, whatever x is." : "",
-        squares: " The squares of normalised numbers add up to how many there are (but for eps), whatever x is.",
+        squares: " The squares of normalised numbers add up to how many there are (but for ε), whatever x is.",
     };
     const why = reasons[kind] ?? "";
     return `The paths cancel: dx is nearly 0 everywhere, so no x can change this loss.${why}`;
@@ -84,8 +84,8 @@ export function backwardConventions({ problem: { norm, weight, bias } }) {
     ].join(", ");
     const under = norm.eps_at === "var" ? "under the root" : "outside the root";
     return `Lit up in x: the cells that share one ${norm.center ? "mean and one spread" : "spread"}, here each `
-        + `${NORMS[norm.name].each}. Weight ${numbers(weight)}; bias ${numbers(bias)}; eps ${formatNumber(norm.eps)} `
-        + `${under}; the ${norm.center ? "variance" : "mean of the squares (var)"} divides by `
+        + `${NORMS[norm.name].each}. γ ${numbers(weight)}; β ${numbers(bias)}; ε ${formatNumber(norm.eps)} `
+        + `${under}; the ${norm.center ? "variance" : "mean of the squares (σ²)"} divides by `
         + `${norm.ddof ? "count − 1" : "count"}.`;
 }
 

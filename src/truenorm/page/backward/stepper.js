@@ -1,7 +1,7 @@
 /*
 The steps of the backward pass: the buttons, the graph, the formulas and the values of the chosen step.
 */
-import { cellChooser, formulaPieces, ordinalsTo, placesWhere, stepCellClass } from "#backward/cells.js";
+import { cellChooser, columnNamesTo, formulaPieces, ordinalsTo, placesWhere, stepCellClass } from "#backward/cells.js";
 import { LOSSES } from "#backward/differences.js";
 import { computationGraph, edgeSample } from "#backward/graph.js";
 import { chosenInWords, chosenStatistic, reasonInWords } from "#backward/reasons.js";
@@ -12,6 +12,7 @@ import { setInactive } from "#lib/controls.js";
 import { html } from "#lib/elements.js";
 import { formula } from "#lib/formula.js";
 import { formatNumber } from "#lib/numbers.js";
+import { inSymbols } from "#lib/symbols.js";
 
 /**
  * The buttons, the words, the graph, the formulas and the values of the step.
@@ -181,13 +182,13 @@ function valuesOf(model, step) {
     if (step.of === "cells") {
         return {
             caption: `${stepName(step)}, one for each cell`,
-            rowNames: ordinalsTo(rows), columnNames: ordinalsTo(columns),
+            rowNames: ordinalsTo(rows), columnNames: columnNamesTo(columns),
             texts: step.values.map((cells, i) => cells.map((value, j) => (model.out.valid[i][j] ? text(value) : "–"))),
             classes: (i, j) => stepCellClass(model, i, j), chosen: (i, j) => i === model.row && j === model.column,
         };
     }
     const each = step.of === "columns" ? "column" : NORMS[norm.name].each;
-    const shape = step.of === "columns" ? { rowNames: [stepName(step)], columnNames: ordinalsTo(columns) }
+    const shape = step.of === "columns" ? { rowNames: [stepName(step)], columnNames: columnNamesTo(columns) }
         : statisticNames(model, stepName(step));
     const width = shape.columnNames.length;
     const own = step.of === "columns" ? model.column : index[model.row][model.column];
@@ -203,10 +204,10 @@ function statisticNames(model, name) {
     const { rows, columns, norm, offsets } = model.problem;
     const samples = ordinalsTo(offsets.length - 1).map((one) => `sample ${one}`);
     return {
-        batch: { rowNames: [name], columnNames: ordinalsTo(columns) },
+        batch: { rowNames: [name], columnNames: columnNamesTo(columns) },
         layer: { rowNames: ordinalsTo(rows), columnNames: [name] },
         rms: { rowNames: ordinalsTo(rows), columnNames: [name] },
-        instance: { rowNames: samples, columnNames: ordinalsTo(columns) },
+        instance: { rowNames: samples, columnNames: columnNamesTo(columns) },
         group: { rowNames: samples, columnNames: ordinalsTo(norm.groups).map((one) => `group ${one}`) },
     }[norm.name];
 }
@@ -228,11 +229,11 @@ function reasonsFor(model, key) {
 /** @type {(path: string[]) => string} */
 function wayInWords(path) {
     /** @type {Record<string, string>} */
-    const words = { xhat: "x̂", deviation: "x − mean", times: "x̂ · weight" };
-    return path.map((box) => words[box] ?? box).join(" → ");
+    const words = { deviation: "x − μ", times: "γ · x̂" };
+    return path.map((box) => words[box] ?? inSymbols(box)).join(" → ");
 }
 
 /** @type {(step: { name: string }) => string} */
 function stepName({ name }) {
-    return name.replace("xhat", "x̂");
+    return inSymbols(name);
 }

@@ -12,6 +12,7 @@ of explanation.js to its steps.
 */
 import { placesWhere } from "#backward/cells.js";
 import { formatNumber } from "#lib/numbers.js";
+import { inSymbols } from "#lib/symbols.js";
 
 /** In the address, instead of a step: all of them. */
 export const ALL_STEPS = "all";
@@ -31,36 +32,36 @@ const STEPS_BACK = {
         numbers: null,
     },
     dbias: {
-        title: "how the loss changes with the bias",
-        why: "The bias is added to every cell of its column, so its gradient is the sum of their dy.",
+        title: "how the loss changes with β (bias in PyTorch)",
+        why: "β is added to every cell of its column, so its gradient is the sum of their dy.",
         paths: [["y", "bias"]],
         numbers: ({ sum, column, of }) => sum(column, (cell) => [of("dy", cell)]),
     },
     dweight: {
-        title: "how the loss changes with the weight",
-        why: "The weight multiplies every x̂ of its column. Where x̂ is 0, the weight can change nothing; where x̂ is "
+        title: "how the loss changes with γ (weight in PyTorch)",
+        why: "γ multiplies every x̂ of its column. Where x̂ is 0, γ can change nothing; where x̂ is "
             + "large, it changes much. So each dy counts x̂ times.",
         paths: [["y", "times", "weight"]],
         numbers: ({ sum, column, of }) => sum(column, (cell) => [of("dy", cell), of("xhat", cell)]),
     },
     dxhat: {
         title: "how the loss changes with x̂, the normalised numbers",
-        why: "y is x̂ times the weight, plus the bias. So a step of x̂ arrives at y weight times as large.",
+        why: "y is γ · x̂ + β. So a step of x̂ arrives at y γ times as large.",
         paths: [["y", "times", "xhat"]],
         numbers: ({ product, of }) => product(of("dy"), of("weight")),
     },
     "dx (through xhat)": {
         title: (norm) => `the first of ${norm.center ? "three" : "two"} paths to x`,
-        why: (norm) => `x̂ is ${norm.center ? "x − mean" : "x"}, times rstd (one divided by the spread). If `
+        why: (norm) => `x̂ is ${norm.center ? "x − μ" : "x"}, times rstd (one divided by the spread). If `
             + `${norm.center ? "the mean and the spread" : "the spread"} did not change with x, this would be all.`,
         paths: [["xhat", "deviation", "x"]],
         numbers: ({ product, of }) => product(of("dxhat"), of("rstd")),
     },
     dvar: {
-        title: (norm) => `how the loss changes with the ${norm.center ? "variance" : "mean of the squares"}`,
-        why: (norm) => `But the spread changes too. ${norm.center ? "The variance" : "The mean square (var)"} sets `
+        title: (norm) => `how the loss changes with the ${norm.center ? "variance σ²" : "mean of the squares, σ²"}`,
+        why: (norm) => `But the spread changes too. ${norm.center ? "The variance σ²" : "The mean square (σ²)"} sets `
             + "rstd, and rstd stretches every cell that shares it, so all of them contribute. The last factors are the "
-            + `derivative of ${norm.eps_at === "var" ? "1/√(var + eps)" : "1/(√var + eps)"}.`,
+            + `derivative of ${norm.eps_at === "var" ? "1/√(σ² + ε)" : "1/(σ + ε)"}.`,
         paths: [["xhat", "rstd", "var"]],
         numbers: ({ sum, shared, of, factor, power, model }) => {
             const { norm } = model.problem;
@@ -71,22 +72,22 @@ const STEPS_BACK = {
         },
     },
     "dmean (through xhat)": {
-        title: "how the loss changes with the mean, on the first path",
+        title: "how the loss changes with the mean μ, on the first path",
         why: "The mean is subtracted from every cell that shares it. When it grows, all of them fall: hence the minus.",
         paths: [["xhat", "deviation", "mean"]],
         numbers: ({ sum, shared, of, factor }) =>
             `-(${sum(shared, (cell) => [of("dxhat", cell)])}) · ${factor(of("rstd"))}`,
     },
     "dmean (through var)": {
-        title: "how the loss changes with the mean, on the second path",
+        title: "how the loss changes with the mean μ, on the second path",
         why: "The variance is measured from the mean, so the mean might matter there. But numbers lie above and below "
-            + "their mean in balance, x − mean adds up to 0: this path carries nothing, or a trace of rounding.",
+            + "their mean in balance, x − μ adds up to 0: this path carries nothing, or a trace of rounding.",
         paths: [["var", "deviation", "mean"]],
         numbers: ({ sum, shared, of, factor, degrees }) => (degrees === null ? "0"
             : `${factor(of("dvar"))} · (-2) · (${sum(shared, (cell) => [of("x - mean", cell)])}) / ${degrees}`),
     },
     dmean: {
-        title: "how the loss changes with the mean, both paths together",
+        title: "how the loss changes with the mean μ, both paths together",
         why: "Where paths meet, gradients are added.",
         paths: [["xhat", "deviation", "mean"], ["var", "deviation", "mean"]],
         numbers: ({ addition, of }) => addition(of("dmean (through xhat)"), of("dmean (through var)")),
@@ -94,7 +95,7 @@ const STEPS_BACK = {
     "dx (through var)": {
         title: "the second path to x",
         why: (norm) => `Moving x away from ${norm.center ? "the mean" : "0"} increases the spread, and the more so the `
-            + `further away it is: the derivative of a square, ${norm.center ? "(x − mean)²" : "x²"}, is twice the `
+            + `further away it is: the derivative of a square, ${norm.center ? "(x − μ)²" : "x²"}, is twice the `
             + "number. It is one number among count, hence the fraction.",
         paths: [["var", "deviation", "x"]],
         numbers: ({ product, of, degrees, model }) => (degrees === null ? "0"
@@ -161,7 +162,7 @@ function edgesBack(path) {
 function symbolsOf(name, text) {
     /** @type {(one: string) => string} */
     const words = (one) => one.replaceAll(/(\w+) \(through (\w+)\)/g, (_, left, way) =>
-        `"${left} through ${way === "xhat" ? "x̂" : way}"`);
+        `"${inSymbols(left)} through ${inSymbols(way)}"`);
     const right = text === "both paths" ? words("dmean (through xhat) + dmean (through var)")
         : words(text.replace(", 0 but for rounding", ""));
     return `${words(name)} = ${right}`;
@@ -253,9 +254,9 @@ export function numbersInGraph(model, steps, position) {
     numbers.times = { value: of("xhat") * of("weight") };
     /** @type {(box: string, name: string) => [number, string] | null} */
     const gradientOf = (box, name) => {
-        if (known.has(name)) return [of(name), name.replace("xhat", "x̂")];
+        if (known.has(name)) return [of(name), inSymbols(name)];
         const parts = [...known.keys()].filter((one) => one.startsWith(`${name} (`));
-        return parts.length ? [parts.map((one) => of(one)).reduce((a, b) => a + b), `${name} so far`] : null;
+        return parts.length ? [parts.map((one) => of(one)).reduce((a, b) => a + b), `${inSymbols(name)} so far`] : null;
     };
     for (const box of ["y", "bias", "weight", "xhat", "var", "mean", "x"]) {
         const found = numbers[box] && gradientOf(box, `d${box}`);

@@ -8,11 +8,12 @@ Formulas as MathML, written as text:
     sqrt(...)         a root           Σ a · b    a sum over what is to its right
     x² rstd³          a power          x_i        an index
     xhat dxhat        x̂ and dx̂         |...|      an absolute value
-    "some words"      words
+    "some words"      words            mean var weight bias eps, and with a d before them: μ σ² γ β ε
 
 Numbers may look as `formatNumber` writes them. What cannot be read as a formula is shown as the text it is.
 */
 import { mathml, watchWidth } from "#lib/elements.js";
+import { SYMBOLS } from "#lib/symbols.js";
 
 const NUMBER = /(\d[\d.]*(?:e[+-]?\d+)?(?:×10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?|∞|NaN)/;
 const SIGN = /([+\-−=≈·,()/|²³Σ])/; // before names, as Σ is a letter, too
@@ -138,11 +139,16 @@ function readNumeral(text) {
 /** @type {(text: string) => MathMLElement} */
 function readName(text) {
     const [name, index] = text.split("_");
-    const letter = name.match(/^(d?)xhat$/);
-    const sign = mathml("mo", { stretchy: "false" }, "^");
-    const hat = () => mathml("mover", { accent: "true" }, mathml("mi", {}, "x"), sign);
-    const base = !letter ? mathml("mi", {}, name)
-        : letter[1] ? mathml("mrow", {}, mathml("mi", { mathvariant: "normal" }, "d"), hat())
-            : hat();
+    const [, d, known] = name.match(/^(d?)(.+)$/);
+    const base = !(known in SYMBOLS) ? mathml("mi", {}, name)
+        : d ? mathml("mrow", {}, mathml("mi", { mathvariant: "normal" }, "d"), readSymbol(known)) : readSymbol(known);
     return index === undefined ? base : mathml("msub", {}, base, mathml(/^\d/.test(index) ? "mn" : "mi", {}, index));
+}
+
+/** @type {(name: string) => MathMLElement} */
+function readSymbol(name) {
+    const sign = () => mathml("mo", { stretchy: "false" }, "^");
+    if (name === "xhat") return mathml("mover", { accent: "true" }, mathml("mi", {}, "x"), sign());
+    if (name === "var") return mathml("msup", {}, mathml("mi", {}, "σ"), mathml("mn", {}, "2"));
+    return mathml("mi", {}, SYMBOLS[name]);
 }

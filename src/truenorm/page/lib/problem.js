@@ -82,7 +82,7 @@ function readParameters(texts, columns, initial) {
  * @type {(out: ForwardResult, s: number) => string}
  */
 export function whyBeyond(out, s) {
-    if (out.rstd[s] === Infinity) return "eps is too small to compute with: 1 / eps is more than a computer can hold";
+    if (out.rstd[s] === Infinity) return "ε is too small to compute with: 1 / ε is more than a computer can hold";
     return Number.isFinite(out.moments.mean[s]) && Number.isFinite(out.var[s]) ? ""
         : "the numbers, or their squares, are too large to compute with";
 }

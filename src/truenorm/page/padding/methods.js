@@ -15,19 +15,19 @@ const CARD_WORDS = {
     all: {
         heading: "4. So the mean shrinks, and every word moves",
         unpadded: "4. Without padding, nothing moves",
-        how: "Each number minus the mean of its column, divided by the deviation of its column. Both are of all rows, "
+        how: "Each number minus the mean μ of its column, divided by its standard deviation σ. Both are of all rows, "
             + "padding included.",
         still: "No padding yet: move the slider.",
     },
     layer: {
         heading: "5. Layer norm goes along the row",
-        how: "Mean and deviation of each row, over its own three numbers. A row of padding has its own, too, and no "
+        how: "μ and σ of each row, over its own three numbers. A row of padding has its own, too, and no "
             + "other row ever sees it.",
         still: "It does not move: no other row is involved.",
     },
     valid: {
         heading: "6. Or use the words only",
-        how: "Mean and deviation of each column, but over the words only. All that is needed is the length of each "
+        how: "μ and σ of each column, but over the words only. All that is needed is the length of each "
             + "sentence.",
         still: "It does not move: padding is ignored.",
     },
@@ -68,8 +68,8 @@ export function methodCard(name, read, fill) {
         const line = (label, content, kind = false) =>
             html("tr", { class: kind }, html("th", { scope: "row" }, label), content);
         body.replaceChildren(
-            line("mean", statistics(watched.mean)),
-            line("deviation", statistics(watched.deviation)),
+            line("mean μ", statistics(watched.mean)),
+            line("deviation σ", statistics(watched.deviation)),
             line("no padding", cells(watched.alone)),
             line("now", cells(watched.y), "watched"),
             line("moved", cells(watched.difference, signedNumber)),

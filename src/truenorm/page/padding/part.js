@@ -67,8 +67,8 @@ export function mountPadding(root, state) {
         }),
         attention.element,
         html(
-            "p", {}, "Below the stack, for each column: the mean, and the ", html("em", {}, "deviation"), ", its ",
-            "spread, which is the usual distance of its numbers from the mean (standard deviation).",
+            "p", {}, "Below the stack, for each column: its mean μ and its standard deviation σ, the usual distance of ",
+            "its numbers from the mean.",
         ),
         html("div", { class: "columns" }, stack.element, html(
             "div", { class: "beside" },
@@ -85,18 +85,18 @@ export function mountPadding(root, state) {
         chart.element,
         html(
             "p", {}, html("strong", {}, "In one sentence: "), "padding adds nothing to the sum of a column but is ",
-            "counted all the same, so mean and deviation, and with them every word, depend on how long the other ",
+            "counted all the same, so μ and σ, and with them every word, depend on how long the other ",
             "sentences happen to be.",
         ),
         html(
             "p", {}, html("strong", {}, "So what? "), "A network then may answer differently for the same words, ",
             "depending on their neighbours. The lab tried it: networks with batch norm learned the gender of names ",
-            "padded to 44 characters. Then the same names were padded to 11, and mean and deviation taken again. With ",
+            "padded to 44 characters. Then the same names were padded to 11, and μ and σ taken again. With ",
             "padding included, 83.6% of new names were right before and 80.9% after (means of five runs); with ",
             "padding ignored, 84.4% both times.",
         ),
-        html("p", { class: "note" }, "All three divide by the root of variance + 0.00001, as usual, and then stop: ",
-            "weight is 1 and bias is 0."),
+        html("p", { class: "note" }, "All three divide by √(σ² + ε) with ε = 0.00001, as usual, and then stop: ",
+            "γ is 1 and β is 0."),
         html("button", {
             type: "button", onclick: () => { state.set(SENTENCES_START); announce("The example is back."); },
         }, "Start again with the example"),
@@ -219,8 +219,8 @@ function attentionWords() {
         const mixture = `${shortened(word)} = ${terms.join(" + ")}`;
         element.replaceChildren(...(computed ? [
             "Self-attention makes each word a mixture of all words of its sentence. The more alike two embeddings are ",
-            "(multiplied number by number and added up), the larger their weight; ", html("em", {}, "softmax"),
-            " makes these weights positive, with sum 1. Padding gets none. In short: ",
+            "(multiplied number by number and added up), the larger their share; ", html("em", {}, "softmax"),
+            " makes these shares positive, with sum 1. Padding gets none. In short: ",
             html("code", {}, "softmax(E Eᵀ / √3) E"), ", where E is the embeddings of a sentence.",
             ...(terms.length ? [html("br"), html("code", { class: "mixture" }, mixture)] : []),
         ] : [

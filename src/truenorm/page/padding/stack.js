@@ -77,7 +77,7 @@ export function stackTable(state, fill) {
 function statisticRows(model, method, fill, of, kind) {
     const { x, valid } = stackRows(model, method, fill);
     const moments = measure(x, method.norm, { valid });
-    const rows = { mean: moments.mean, deviation: varianceOf(moments, 0).map(Math.sqrt) };
+    const rows = { "mean μ": moments.mean, "deviation σ": varianceOf(moments, 0).map(Math.sqrt) };
     return Object.entries(rows).map(([name, values]) => html(
         "tr", { class: `statistic ${kind}`, "data-values": JSON.stringify(values) },
         html("th", { scope: "row" }, `${name}, ${of}`), values.map((value) => html("td", {}, formatNumber(value))),

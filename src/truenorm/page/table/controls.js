@@ -84,7 +84,7 @@ export function sheetStepper(label, onpick) {
  * @type {(state: State) => HTMLElement}
  */
 export function epsSlider(state) {
-    return slider(state, "eps", "eps", { stops: EPS });
+    return slider(state, "eps", "ε", { stops: EPS });
 }
 
 /**
@@ -99,7 +99,7 @@ export function axesLegend(norm, boxes) {
         "li", { class: averaged ? "averaged" : "kept" },
         html("code", {}, averaged ? `[${axis}]` : axis), ` ${words}: ${averaged ? "averaged over" : "kept apart"}`,
     ));
-    const what = center ? "One mean and one variance" : "No mean is subtracted. One mean of squares";
+    const what = center ? "One mean μ and one variance σ²" : "No mean is subtracted. One mean of squares";
     const many = boxes === 1 ? ": one box" : boxes ? `: ${boxes} boxes` : "";
     return [
         html("code", { class: "pattern" }, marked), html("ul", {}, axes),

@@ -7,6 +7,7 @@ aloud and tested as they are. = stands before a number that is shown whole, ≈ 
 import { NORMS } from "#maths/normalization.js";
 import { bracketedNumber, couldBeThousands, formatNumber, isBeyondNumbers, readNumber } from "#lib/numbers.js";
 import { whyBeyond } from "#lib/problem.js";
+import { SYMBOLS } from "#lib/symbols.js";
 import { quoted } from "#lib/text.js";
 
 const MOST_TERMS = 5;
@@ -18,7 +19,7 @@ const MOST_TERMS = 5;
 export function generalFormula(norm) {
     const above = norm.center ? "(x - mean)" : "x";
     const below = norm.eps_at === "var" ? "sqrt(var + eps)" : "(sqrt(var) + eps)";
-    return `y = ${above} / ${norm.center ? below : below.replace("var", '"mean of x²"')} · weight + bias`;
+    return `y = weight · ${above} / ${norm.center ? below : below.replace("var", '"mean of x²"')} + bias`;
 }
 
 /**
@@ -36,7 +37,7 @@ export function describeCell(out, cells, { sheet, row, column }) {
     const line = normalisedLine(out, row, column);
     if (sheet === "xhat") return { title, lines: [line] };
     const count = out.moments.count[s];
-    const what = out.norm.center ? "mean and variance" : "mean of squares";
+    const what = out.norm.center ? "μ and σ²" : "mean of squares";
     return { title: `${title}, with the ${what} of the ${countOf(count, "cell")} in its box`, lines: [line] };
 }
 
@@ -80,7 +81,7 @@ export function describeParameters({ columns }, parameters) {
     return parameters.flatMap(({ name, initial, texts }) => texts.slice(0, columns).map((text, j) => {
         if (!Number.isNaN(readNumber(text))) return null;
         const what = text.trim() === "" ? "empty" : `${quoted(text)}, not a number`;
-        return `The ${name} of column ${j + 1} is ${what}: ${initial} is used.`;
+        return `${SYMBOLS[name]} (${name}) of column ${j + 1} is ${what}: ${initial} is used.`;
     })).filter((sentence) => sentence !== null);
 }
 
@@ -107,10 +108,10 @@ export function describeNoSpread(out) {
     const single = flat.every((s) => count[s] <= out.norm.ddof);
     if (single) {
         return `${where} ${has} only one number, and n − 1 is 0: no variance can be estimated. `
-            + "So x̂ is 0 there, and y is the bias.";
+            + "So x̂ is 0 there, and y is β.";
     }
-    return `${where} ${has} no spread, and eps is 0: there is nothing to divide by. So ${its} x̂ is 0, and y is the `
-        + "bias. This is what eps is for.";
+    return `${where} ${has} no spread, and ε is 0: there is nothing to divide by. So ${its} x̂ is 0, and y is β. `
+        + "This is what ε is for.";
 }
 
 /**
@@ -182,7 +183,7 @@ function normalisedLine(out, row, column) {
 function outputLine(out, row, column) {
     const factors = [out.xhat[row][column], out.weight[column], out.bias[column]];
     const [xhat, weight, bias] = factors.map((one) => bracketedNumber(one));
-    return `y = xhat · weight + bias = ${xhat} · ${weight} + ${bias} ${shownResult(out.y[row][column])}`;
+    return `y = weight · xhat + bias = ${weight} · ${xhat} + ${bias} ${shownResult(out.y[row][column])}`;
 }
 
 /**

@@ -15,6 +15,7 @@ number moves nothing else; boxes and light are a few elements on top, not a clas
 */
 import { html, putText, scrollBox, setVariable } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
+import { SYMBOLS, columnName } from "#lib/symbols.js";
 import { rangeOf } from "#table/formulas.js";
 
 const NARROWEST = 4; // characters of a cell
@@ -84,14 +85,14 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         while (head.children.length < columnStarts.length + 1) head.append(headCell("", "columnheader"));
         columnStarts.forEach((start, j) => {
             const stop = columnStarts[j + 1] ?? columns;
-            putText(head.children[j + 1], rangeOf(start, stop - 1));
+            putText(head.children[j + 1], [...new Set([start, stop - 1])].map(columnName).join("–"));
             setVariable(/** @type {HTMLElement} */ (head.children[j + 1]), "--wide", stop - start);
         });
         lines.forEach((line, i) => {
             const start = rowStarts[i];
             const stop = rowStarts[i + 1] ?? rows;
             setVariable(line.element, "--high", stop - start);
-            putText(line.head, rowNames ? rowNames[i][0] : rangeOf(start, stop - 1));
+            putText(line.head, rowNames ? SYMBOLS[rowNames[i]] : rangeOf(start, stop - 1));
             while (line.cells.length > columnStarts.length) line.cells.pop().element.remove();
             /** @type {HTMLElement[]} */
             const added = [];

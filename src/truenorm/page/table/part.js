@@ -71,7 +71,7 @@ export function mountTable(root, state) {
             sheet: "x", caption: captionOf("x", "your numbers"), label: "x", ...listeners,
             onedit: actions.setCell, onkey: (event, at) => useKey(event) || editByKey(event, at),
         }),
-        mean: createSheet({ sheet: "mean", caption: captionOf("mean", "of each box"), label: "mean", ...listeners }),
+        mean: createSheet({ sheet: "mean", caption: captionOf("μ", "mean"), label: "mean", ...listeners }),
         var: createSheet({ sheet: "var", caption: [], label: "variance", ...listeners }),
         xhat: createSheet({
             sheet: "xhat", caption: captionOf(formula("xhat"), "normalised"), label: "normalised", ...listeners,
@@ -82,7 +82,7 @@ export function mountTable(root, state) {
     const outputOf = (at) => at && { sheet: "y", row: pointed().row, column: at.column };
     const parameters = createSheet({
         sheet: "parameters", label: "Parameters", rowNames: PARAMETER_NAMES, ...listeners,
-        caption: html("small", {}, html("b", {}, "w"), "eight and ", html("b", {}, "b"), "ias, one a column"),
+        caption: html("small", {}, html("b", {}, "γ"), " (weight in PyTorch), ", html("b", {}, "β"), " (bias)"),
         onpoint: (at) => point(outputOf(at)), onfocus: (at) => select(outputOf(at)),
         onedit: (row, column, text) => actions.setParameter(PARAMETER_NAMES[row], column, text),
     });
@@ -111,17 +111,17 @@ export function mountTable(root, state) {
     );
     const general = html("div");
     const ddof = chooser(state, "ddof", "Variance: divide by", { 0: "n", 1: "n − 1" });
-    const epsAt = chooser(state, "eps_at", "Put eps", { var: "under the root", std: "outside of it" });
-    const identity = sheetButton("weight = deviation, bias = mean", actions.undoNormalization);
-    const plain = sheetButton("weight = 1, bias = 0", actions.clearParameters);
+    const epsAt = chooser(state, "eps_at", "Put ε", { var: "under the root", std: "outside of it" });
+    const identity = sheetButton("γ = σ, β = μ", actions.undoNormalization);
+    const plain = sheetButton("γ = 1, β = 0", actions.clearParameters);
     const recovered = html("p", { class: "note", role: "status" });
     const strips = createStrips({ onparameter: actions.setParameter });
     const below = html(
         "div", {},
         html("h3", {}, "The formula"), general, html("div", { class: "controls" }, epsSlider(state), ddof, epsAt),
-        html("h3", {}, "Weight and bias"),
-        html("p", {}, "A network may not want its numbers around 0. So each column has a weight that stretches them "
-            + "and a bias that moves them; it learns both. They can even undo the normalization: try it."),
+        html("h3", {}, "γ and β"),
+        html("p", {}, "A network may not want its numbers around 0. So each column has a γ that stretches them and a "
+            + "β that moves them; it learns both. They can even undo the normalization: try it."),
         html("div", { class: "controls" }, identity, plain), recovered, strips.element,
         copyButtons(codesFor(() => readProblem(state))),
     );
@@ -240,7 +240,7 @@ export function mountTable(root, state) {
         parameters.shape({ ...each, rowStarts: [0, 1], rows: 2 });
         parameters.drawBoxes({ rowStarts: [0, 1], columnStarts: each.columnStarts });
         sheets.mean.element.hidden = !norm.center;
-        sheets.var.setCaption(norm.center ? captionOf("var", "variance") : captionOf("mean of x²", ""));
+        sheets.var.setCaption(norm.center ? captionOf("σ²", "variance") : captionOf("mean of x²", ""));
     }
 
     function writeSheets() {
@@ -318,7 +318,7 @@ export function mountTable(root, state) {
         axes.replaceChildren(...axesLegend(norm, boxes.rowStarts.length * boxes.columnStarts.length));
     }
 
-    /** weight and bias are one a column: they undo the norm where mean and deviation are one a column, too. */
+    /** γ and β are one a column: they undo the norm where mean and deviation are one a column, too. */
     function showIdentity() {
         const perColumn = boxes.rowStarts.length === 1 && boxes.columnStarts.length === problem.columns;
         const isPlain = state.get("weight").length === 0 && state.get("bias").length === 0;
@@ -326,7 +326,7 @@ export function mountTable(root, state) {
         setInactive(plain, isPlain);
         const words = !perColumn
             ? `Here each ${NORMS[problem.norm.name].each} has its own `
-                + `${problem.norm.center ? "mean and deviation" : "mean of squares"}, but weight and bias belong `
+                + `${problem.norm.center ? "μ and σ" : "mean of squares"}, but γ and β belong `
                 + "to a column: no choice of them brings the data back."
             : !isPlain && comesBack(problem, out)
                 ? "✓ y is x again: the data came back. A network can learn to want exactly that." : "";

@@ -1,11 +1,12 @@
 /*
-One line for each column: its numbers as dots before and after, and sliders for its weight and bias between them.
+One line for each column: its numbers as dots before and after, and sliders for its γ and β between them.
 
 Dots are drawn only for the lines in sight, so that 64 columns cost no more than the few that one sees.
 */
 import { dotStrip } from "#lib/dots.js";
 import { html, putText } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
+import { SYMBOLS, columnName } from "#lib/symbols.js";
 
 /**
  * onparameter("weight" or "bias", column, text). Returns { element, update(problem, out, ranges) }.
@@ -36,7 +37,8 @@ export function createStrips({ onparameter }) {
         const bias = parameterSlider("bias", column, onparameter);
         const before = html("div", { class: "before" });
         const after = html("div", { class: "after" });
-        const element = html("li", {}, html("b", {}, `${column + 1}`), before, weight.element, bias.element, after);
+        const name = html("b", {}, columnName(column));
+        const element = html("li", {}, name, before, weight.element, bias.element, after);
         const line = { element, inSight: false, drawn: "", weight, bias, draw: () => {} };
         line.draw = () => drawLine(line, column, before, after, now);
         seen.observe(element);
@@ -95,11 +97,12 @@ function drawLine(line, column, before, after, { problem, out, xs, ys }) {
 function parameterSlider(name, column, onparameter) {
     /** @type {HTMLInputElement} */
     const range = html("input", {
-        type: "range", "aria-label": `${name} of column ${column + 1}`,
+        type: "range", "aria-label": `${SYMBOLS[name]} (${name}) of column ${column + 1}`,
         oninput: () => onparameter(name, column, String(Number(range.valueAsNumber.toPrecision(4)))),
     });
     const value = html("output", { "aria-live": "off" });
-    const element = html("div", { class: "slider" }, html("span", { "aria-hidden": "true" }, name), range, value);
+    const symbol = html("span", { "aria-hidden": "true" }, SYMBOLS[name]);
+    const element = html("div", { class: "slider" }, symbol, range, value);
     /** @type {number} */
     let ends = null;
     /** @type {(number: number, bound: number) => void} */
