@@ -22,6 +22,33 @@ interface Gradients { dx: number[][]; dweight: number[] | null; dbias: number[] 
 type ExplainedStep = { part: "forward" | "backward"; name: string; formula: string }
     & ({ of: "cells"; values: number[][] } | { of: "statistics" | "columns"; values: number[] });
 
+// ---- maths: running statistics, layers and networks ----
+/** `momentum` is the weight of the new batch; null: all batches weigh the same; "pooled": all elements do. */
+interface RunningConvention { momentum: number | "pooled" | null; ddof: number }
+interface Running extends RunningConvention {
+    mean: number[]; var: number[]; count: number[]; batches: number; skipped: number;
+}
+/** Rows of one length, one after the other in one buffer. */
+type Matrix = Float64Array[];
+type Parameter = Matrix | Float64Array;
+interface ForwardContext { training: boolean; rng?: { random(): number } | null }
+interface Layer {
+    parameters: Record<string, Parameter>; gradients: Record<string, Parameter>;
+    x: any; y: Matrix; dy: Matrix | null; dx: Matrix | null;
+    forward(x: any, context: ForwardContext): Matrix; backward(dy: Matrix): Matrix | null;
+}
+type LayerNorm = "none" | "batch" | "layer" | "rms";
+type ActivationName = "tanh" | "relu" | "sigmoid" | "gelu";
+interface NetworkOptions {
+    vocabSize: number; block: number; embedding: number; hidden: number; depth: number; activation: ActivationName;
+    norm: LayerNorm; normAt: "before" | "after"; ddof: number; dropout: number; initScale: number;
+}
+interface Network {
+    layers: Record<string, Layer>; parameters: Record<string, Parameter>; gradients: Record<string, Parameter>;
+    flatParameters: Float64Array; flatGradients: Float64Array;
+    forward(x: number[][], context?: ForwardContext): Matrix; backward(dlogits: Matrix): Record<string, Parameter>;
+}
+
 // ---- shared ----
 type Child = Node | string | number | null | undefined | Child[];
 type Attributes = Record<string, string | number | boolean | null | undefined | ((event: any) => unknown)>;

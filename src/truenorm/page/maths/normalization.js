@@ -14,7 +14,9 @@ Two padded sentences are such a table too, with `valid` false at the padding. On
 
 Conventions: what there is one of for each statistic (count, mean, m2, var, rstd) is a flat array, indexed by
 `out.partition.index[row][column]`. `valid` is booleans: one a row, or rows of one a cell; rank decides. Cells that are
-not valid are never read into arithmetic: NaN there changes nothing; y, xhat and dx are 0 there.
+not valid are never read into arithmetic: NaN there changes nothing; y, xhat and dx are 0 there. Rows of xhat, y and dx
+are of the kind of x's rows: arrays, or the Float64Arrays of a network's layers. The loops are plain, as a network runs
+them thousands of times a second.
 */
 
 /**
@@ -75,12 +77,20 @@ export function partition(norm, rows, columns, offsets = [0, rows]) {
  * @type {(x: number[][], norm: Norm, options?: Masking & { part?: Partition }) => Moments}
  */
 export function measure(x, norm, { valid, offsets, part = partition(norm, x.length, columnsOf(x), offsets) } = {}) {
-    const { size, index } = part;
     const isValid = validCells(x, valid);
-    /** @type {[value: number, weight: number, statistic: number][]} */
-    const cells = [];
-    x.forEach((row, i) => row.forEach((value, j) => isValid[i][j] && cells.push([value, 1, index[i][j]])));
-    return weigh(cells, size, norm.center);
+    const room = x.length * columnsOf(x);
+    const [values, statistics] = [new Float64Array(room), new Int32Array(room)];
+    let cells = 0;
+    for (let i = 0; i < x.length; i++) {
+        const row = x[i], valids = isValid[i], index = part.index[i];
+        for (let j = 0; j < row.length; j++) {
+            if (!valids[j]) continue;
+            values[cells] = row[j];
+            statistics[cells++] = index[j];
+        }
+    }
+    const weights = new Float64Array(cells).fill(1);
+    return weigh(values.subarray(0, cells), weights, statistics.subarray(0, cells), part.size, norm.center);
 }
 
 /**
@@ -89,9 +99,12 @@ export function measure(x, norm, { valid, offsets, part = partition(norm, x.leng
  */
 export function merge(...parts) {
     const size = parts[0].count.length;
-    /** @type {(readonly [mean: number, count: number, statistic: number])[]} */
-    const means = parts.flatMap((part) => part.mean.map((mean, s) => /** @type {const} */ ([mean, part.count[s], s])));
-    const merged = weigh(means.filter(([, count]) => count > 0), size, true);
+    const means = parts.flatMap(({ mean, count }) =>
+        mean.map((value, s) => ({ value, weight: count[s], s })).filter(({ weight }) => weight > 0));
+    const merged = weigh(
+        Float64Array.from(means, ({ value }) => value), Float64Array.from(means, ({ weight }) => weight),
+        Int32Array.from(means, ({ s }) => s), size, true,
+    );
     parts.forEach((part) => part.m2.forEach((m2, s) => part.count[s] > 0 && (merged.m2[s] += m2)));
     return merged;
 }
@@ -118,24 +131,34 @@ export function inverseDeviation(moments, norm) {
 /**
  * y = (x - mean) * rstd * weight + bias, with the statistics of the valid cells alone.
  * Moments that are given are used instead of x's own, and are constants to `backward`.
- * @type {(x: number[][], norm: Norm, options?: Affine & Masking & { moments?: Moments }) => ForwardResult}
+ * @type {(x: number[][], norm: Norm, options?: Affine & Masking & { moments?: Moments; part?: Partition }) =>
+ *     ForwardResult}
  */
-export function forward(x, norm, { weight = null, bias = null, valid, offsets, moments } = {}) {
-    const given = moments ?? null;
-    const part = partition(norm, x.length, columnsOf(x), offsets);
+export function forward(x, norm, options = {}) {
+    const { weight = null, bias = null, offsets, part = partition(norm, x.length, columnsOf(x), offsets) } = options;
+    const given = options.moments ?? null;
+    const valid = validCells(x, options.valid);
     const used = given ?? measure(x, norm, { valid, part });
     /** @type {ForwardResult} */
     const out = {
         x, norm, weight, bias, offsets, given,
         moments: used,
         partition: part,
-        valid: validCells(x, valid),
+        valid,
         var: varianceOf(used, norm.ddof),
         rstd: inverseDeviation(used, norm),
-        xhat: [], y: [], // from the above
+        xhat: x.map((row) => row.slice()),
+        y: x.map((row) => row.slice()),
     };
-    out.xhat = cellsOf(out, (i, j, s) => (x[i][j] - used.mean[s]) * out.rstd[s]);
-    out.y = cellsOf(out, (i, j) => out.xhat[i][j] * (weight?.[j] ?? 1) + (bias?.[j] ?? 0));
+    const { xhat, y, rstd, moments: { mean } } = out;
+    for (let i = 0; i < x.length; i++) {
+        const row = x[i], index = part.index[i], valids = valid[i], xhats = xhat[i], ys = y[i];
+        for (let j = 0; j < row.length; j++) {
+            const s = index[j];
+            xhats[j] = valids[j] ? (row[j] - mean[s]) * rstd[s] : 0;
+            ys[j] = valids[j] ? xhats[j] * (weight ? weight[j] : 1) + (bias ? bias[j] : 0) : 0;
+        }
+    }
     return out;
 }
 
@@ -144,13 +167,24 @@ export function forward(x, norm, { weight = null, bias = null, valid, offsets, m
  * @type {(dy: number[][], out: ForwardResult) => BackwardSums}
  */
 export function backwardSums(dy, out) {
-    const dxhat = dxhatOf(dy, out);
-    const dy_xhat = cellsOf(out, (i, j) => dy[i][j] * out.xhat[i][j]);
+    const { xhat, weight, partition: { size, index }, valid } = out;
+    const [dxhat, dxhat_xhat] = [new Float64Array(size), new Float64Array(size)];
+    const [dweight, dbias] = [new Float64Array(columnsOf(dy)), new Float64Array(columnsOf(dy))];
+    for (let i = 0; i < dy.length; i++) {
+        const row = dy[i], xhats = xhat[i], statistics = index[i], valids = valid[i];
+        for (let j = 0; j < row.length; j++) {
+            if (!valids[j]) continue;
+            const s = statistics[j];
+            const gradient = row[j] * (weight ? weight[j] : 1);
+            dxhat[s] += gradient;
+            dxhat_xhat[s] += gradient * xhats[j];
+            dweight[j] += row[j] * xhats[j];
+            dbias[j] += row[j];
+        }
+    }
     return {
-        dxhat: sumStatistics(out, dxhat),
-        dxhat_xhat: sumStatistics(out, cellsOf(out, (i, j) => dxhat[i][j] * out.xhat[i][j])),
-        dweight: out.weight && sumColumns(out, dy_xhat),
-        dbias: out.bias && sumColumns(out, dy),
+        dxhat: Array.from(dxhat), dxhat_xhat: Array.from(dxhat_xhat),
+        dweight: weight && Array.from(dweight), dbias: out.bias && Array.from(dbias),
     };
 }
 
@@ -159,42 +193,52 @@ export function backwardSums(dy, out) {
  * @type {(dy: number[][], out: ForwardResult, options?: { sums?: BackwardSums | null }) => Gradients}
  */
 export function backward(dy, out, { sums = null } = {}) {
-    const { moments, norm, rstd, xhat } = out;
+    const { moments, norm, rstd, xhat, weight, partition: { index }, valid } = out;
     const constant = out.given !== null && sums === null;
-    const { dxhat: sum, dxhat_xhat, dweight, dbias } = sums ?? backwardSums(dy, out);
-    const dxhat = dxhatOf(dy, out);
-    const throughMean = sum.map((value, s) => (norm.center ? ratio(value, moments.count[s]) : 0));
-    const throughVar = dxhat_xhat.map((value, s) => ratio(value, moments.count[s] - norm.ddof) * epsOutside(out, s));
-    const dx = cellsOf(out, (i, j, s) => {
-        const shared = constant ? 0 : throughMean[s] + xhat[i][j] * throughVar[s];
-        return (dxhat[i][j] - shared) * rstd[s];
-    });
+    const { dxhat, dxhat_xhat, dweight, dbias } = sums ?? backwardSums(dy, out);
+    const throughMean = dxhat.map((sum, s) => (norm.center && !constant ? ratio(sum, moments.count[s]) : 0));
+    const throughVar = dxhat_xhat.map((sum, s) =>
+        (constant ? 0 : ratio(sum, moments.count[s] - norm.ddof) * epsOutside(out, s)));
+    const dx = out.x.map((row) => row.slice());
+    for (let i = 0; i < dy.length; i++) {
+        const row = dy[i], xhats = xhat[i], statistics = index[i], valids = valid[i], dxs = dx[i];
+        for (let j = 0; j < row.length; j++) {
+            const s = statistics[j];
+            const shared = constant ? 0 : throughMean[s] + xhats[j] * throughVar[s];
+            dxs[j] = valids[j] ? (row[j] * (weight ? weight[j] : 1) - shared) * rstd[s] : 0;
+        }
+    }
     return { dx, dweight, dbias };
 }
 
 /**
- * Σ w, Σ w v / Σ w and Σ w (v - mean)² of [value, weight, statistic].
+ * Σ w, Σ w v / Σ w and Σ w (v - mean)² for each statistic.
  * The mean starts at the largest value and twice takes up the mean of what is left over: equal values leave nothing
  * over, so their mean is exactly their value. Never E[x²] - E[x]², which loses everything when the mean is large.
- * @type {(values: (readonly [value: number, weight: number, statistic: number])[], size: number, center: boolean) =>
+ * @type {(values: Float64Array, weights: Float64Array, statistics: Int32Array, size: number, center: boolean) =>
  *     Moments}
  */
-function weigh(values, size, center) {
-    const count = new Array(size).fill(0);
-    const mean = new Array(size).fill(center ? -Infinity : 0);
-    const m2 = new Array(size).fill(0);
-    for (const [value, weight, s] of values) {
-        count[s] += weight;
-        if (center) mean[s] = Math.max(mean[s], value);
+function weigh(values, weights, statistics, size, center) {
+    const [count, m2] = [new Float64Array(size), new Float64Array(size)];
+    const mean = new Float64Array(size).fill(center ? -Infinity : 0);
+    for (let k = 0; k < values.length; k++) {
+        const s = statistics[k];
+        count[s] += weights[k];
+        if (center) mean[s] = Math.max(mean[s], values[k]);
     }
-    count.forEach((n, s) => n === 0 && (mean[s] = 0));
+    for (let s = 0; s < size; s++) if (count[s] === 0) mean[s] = 0;
     for (let pass = 0; center && pass < 2; pass++) {
-        const rest = new Array(size).fill(0);
-        for (const [value, weight, s] of values) rest[s] += weight * (value - mean[s]);
-        rest.forEach((sum, s) => (mean[s] += ratio(sum, count[s])));
+        const rest = new Float64Array(size);
+        for (let k = 0; k < values.length; k++) {
+            rest[statistics[k]] += weights[k] * (values[k] - mean[statistics[k]]);
+        }
+        for (let s = 0; s < size; s++) mean[s] += ratio(rest[s], count[s]);
     }
-    for (const [value, weight, s] of values) m2[s] += weight * (value - mean[s]) ** 2;
-    return { count, mean, m2 };
+    for (let k = 0; k < values.length; k++) {
+        const deviation = values[k] - mean[statistics[k]];
+        m2[statistics[k]] += weights[k] * deviation * deviation;
+    }
+    return { count: Array.from(count), mean: Array.from(mean), m2: Array.from(m2) };
 }
 
 /**
@@ -232,19 +276,13 @@ export function sumStatistics(out, table) {
     return sums;
 }
 
-/** @type {(out: ForwardResult, table: number[][]) => number[]} */
-function sumColumns(out, table) {
-    const sums = new Array(columnsOf(out.x)).fill(0);
-    out.valid.forEach((row, i) => row.forEach((valid, j) => valid && (sums[j] += table[i][j])));
-    return sums;
-}
-
 /**
  * `valid` as rows of booleans, one a cell.
  * @type {(x: number[][], valid?: Valid) => boolean[][]}
  */
 function validCells(x, valid) {
-    return x.map((row, i) => row.map((_, j) => Boolean(Array.isArray(valid?.[i]) ? valid[i][j] : valid?.[i] ?? true)));
+    if (Array.isArray(valid?.[0])) return /** @type {boolean[][]} */ (valid);
+    return x.map((row, i) => new Array(row.length).fill(Boolean(valid?.[i] ?? true)));
 }
 
 /** @type {(x: number[][]) => number} */

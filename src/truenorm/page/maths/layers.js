@@ -1,0 +1,359 @@
+/*
+Layers with forward and backward side by side: the twin of the lab's layers.py, in the same words.
+
+    const y = layer.forward(x, { training: true });        // layer.x and layer.y are the last input and output
+    const dx = layer.backward(dy);                         // layer.dy and layer.dx are the last gradients
+    layer.parameters.weight; layer.gradients.weight        // updated in place; written in place by backward
+
+A matrix is an array of rows, each a Float64Array; one row for each example. Arrays are used again by the next pass over
+as many rows, so copy what must stay.
+*/
+import { backward, describe, forward, partition } from "#maths/normalization.js";
+import { momentsOf, startRunning, updateRunning } from "#maths/running.js";
+
+/**
+ * A matrix of zeros, whose rows lie one after the other in `flat`.
+ * @type {(rows: number, columns: number, flat?: Float64Array) => Matrix}
+ */
+export function matrix(rows, columns, flat = new Float64Array(rows * columns)) {
+    return Array.from({ length: rows }, (_, i) => flat.subarray(i * columns, (i + 1) * columns));
+}
+
+/**
+ * The matrix itself if it has this shape; else a new one.
+ * @type {(old: Matrix | null, rows: number, columns: number) => Matrix}
+ */
+function reuse(old, rows, columns) {
+    return old?.length === rows && (rows === 0 || old[0].length === columns) ? old : matrix(rows, columns);
+}
+
+/** What all layers have. */
+class BaseLayer {
+    /** @param {Record<string, Parameter>} parameters */
+    constructor(parameters = {}) {
+        this.parameters = parameters;
+        /** @type {Record<string, Parameter>} */
+        this.gradients = Object.fromEntries(Object.entries(parameters).map(([name, value]) =>
+            [name, Array.isArray(value) ? matrix(value.length, value[0].length) : new Float64Array(value.length)]));
+        /** @type {any} */
+        this.x = null;
+        /** @type {Matrix} */
+        this.y = null;
+        /** @type {Matrix} */
+        this.dy = null;
+        /** @type {Matrix} */
+        this.dx = null;
+    }
+}
+
+/** y = the rows table[x] beside each other. The gradients of a row that is used twice are added. */
+export class Embedding extends BaseLayer {
+    /** @param {Matrix} table */
+    constructor(table) {
+        super({ table });
+    }
+
+    /**
+     * @param {number[][]} x
+     * @returns {Matrix}
+     */
+    forward(x) {
+        const table = /** @type {Matrix} */ (this.parameters.table);
+        const width = table[0].length;
+        const y = reuse(this.y, x.length, (x[0]?.length ?? 0) * width);
+        for (let i = 0; i < x.length; i++) {
+            for (let t = 0; t < x[i].length; t++) {
+                const row = table[x[i][t]];
+                for (let j = 0; j < width; j++) y[i][t * width + j] = row[j];
+            }
+        }
+        [this.x, this.y] = [x, y];
+        return y;
+    }
+
+    /**
+     * Indices have no gradient.
+     * @param {Matrix} dy
+     * @returns {null}
+     */
+    backward(dy) {
+        const gradient = /** @type {Matrix} */ (this.gradients.table);
+        const width = gradient[0].length;
+        for (const row of gradient) row.fill(0);
+        for (let i = 0; i < dy.length; i++) {
+            for (let t = 0; t < this.x[i].length; t++) {
+                const row = gradient[this.x[i][t]];
+                for (let j = 0; j < width; j++) row[j] += dy[i][t * width + j];
+            }
+        }
+        this.dy = dy;
+        return null;
+    }
+}
+
+/** y = x W + b. */
+export class Linear extends BaseLayer {
+    /** @param {Matrix} weight @param {Float64Array} bias */
+    constructor(weight, bias) {
+        super({ weight, bias });
+    }
+
+    /**
+     * @param {Matrix} x
+     * @returns {Matrix}
+     */
+    forward(x) {
+        const { weight, bias } = /** @type {{ weight: Matrix; bias: Float64Array }} */ (this.parameters);
+        const y = reuse(this.y, x.length, bias.length);
+        for (let i = 0; i < x.length; i++) {
+            y[i].fill(0);
+            addProduct(y[i], x[i], weight);
+            for (let j = 0; j < bias.length; j++) y[i][j] += bias[j];
+        }
+        [this.x, this.y] = [x, y];
+        return y;
+    }
+
+    /**
+     * @param {Matrix} dy
+     * @returns {Matrix}
+     */
+    backward(dy) {
+        const weight = /** @type {Matrix} */ (this.parameters.weight);
+        const { weight: dweight, bias: dbias } = /** @type {{ weight: Matrix; bias: Float64Array }} */ (this.gradients);
+        const dx = reuse(this.dx, dy.length, weight.length);
+        for (const row of dweight) row.fill(0);
+        dbias.fill(0);
+        for (let i = 0; i < dy.length; i++) {
+            addOuter(dweight, this.x[i], dy[i]);
+            for (let j = 0; j < dbias.length; j++) dbias[j] += dy[i][j];
+            for (let k = 0; k < weight.length; k++) dx[i][k] = dot(dy[i], weight[k]);
+        }
+        [this.dy, this.dx] = [dy, dx];
+        return dx;
+    }
+}
+
+/**
+ * y += x W
+ * @type {(y: Float64Array, x: Float64Array, weight: Matrix) => void}
+ */
+function addProduct(y, x, weight) {
+    for (let k = 0; k < x.length; k++) {
+        const value = x[k], row = weight[k];
+        for (let j = 0; j < y.length; j++) y[j] += value * row[j];
+    }
+}
+
+/**
+ * W += xᵀ y
+ * @type {(weight: Matrix, x: Float64Array, y: Float64Array) => void}
+ */
+function addOuter(weight, x, y) {
+    for (let k = 0; k < x.length; k++) {
+        const value = x[k], row = weight[k];
+        for (let j = 0; j < y.length; j++) row[j] += value * y[j];
+    }
+}
+
+/** @type {(one: Float64Array, two: Float64Array) => number} */
+function dot(one, two) {
+    let sum = 0;
+    for (let j = 0; j < one.length; j++) sum += one[j] * two[j];
+    return sum;
+}
+
+/** A normalization. Batch norm uses batch statistics in training, running statistics in evaluation. */
+export class Normalize extends BaseLayer {
+    /** @param {NormName} name @param {number} size @param {{ ddof?: number; momentum?: number }} [options] */
+    constructor(name, size, { ddof = 0, momentum = 0.1 } = {}) {
+        super({ weight: new Float64Array(size).fill(1), bias: new Float64Array(size) });
+        this.norm = describe(name, { ddof });
+        this.running = name === "batch" ? startRunning(size, { momentum }) : null;
+        /** @type {ForwardResult} */
+        this.out = null; // moments, var, rstd, xhat, y of the last forward
+        /** @type {Moments | null} */
+        this.batchMoments = null; // of the last training step
+        /** @type {{ part: Partition; valid: boolean[][] }} */
+        this.cells = null;
+    }
+
+    /**
+     * @param {Matrix} x
+     * @param {ForwardContext} context
+     * @returns {Matrix}
+     */
+    forward(x, { training }) {
+        const { weight, bias } = /** @type {Record<string, any>} */ (this.parameters);
+        const moments = this.running && !training ? momentsOf(this.running, this.norm) : undefined;
+        if (this.cells?.valid.length !== x.length) {
+            const valid = x.map((row) => new Array(row.length).fill(true));
+            this.cells = { part: partition(this.norm, x.length, weight.length), valid };
+        }
+        this.out = forward(/** @type {any} */ (x), this.norm, { weight, bias, moments, ...this.cells });
+        if (this.running && training) {
+            this.batchMoments = this.out.moments;
+            this.running = updateRunning(this.running, this.out.moments);
+        }
+        [this.x, this.y] = [x, /** @type {any} */ (this.out.y)];
+        return this.y;
+    }
+
+    /**
+     * @param {Matrix} dy
+     * @returns {Matrix}
+     */
+    backward(dy) {
+        const { dx, dweight, dbias } = backward(/** @type {any} */ (dy), this.out);
+        /** @type {Float64Array} */ (this.gradients.weight).set(dweight);
+        /** @type {Float64Array} */ (this.gradients.bias).set(dbias);
+        [this.dy, this.dx] = [dy, /** @type {any} */ (dx)];
+        return this.dx;
+    }
+}
+
+/** A function of each value, with its derivative from x and y. */
+class Activation extends BaseLayer {
+    /** @param {(x: number) => number} value @param {(x: number, y: number) => number} derivative */
+    constructor(value, derivative) {
+        super();
+        this.value = value;
+        this.derivative = derivative;
+    }
+
+    /**
+     * @param {Matrix} x
+     * @returns {Matrix}
+     */
+    forward(x) {
+        const { value } = this;
+        const y = reuse(this.y, x.length, x[0]?.length ?? 0);
+        for (let i = 0; i < x.length; i++) for (let j = 0; j < x[i].length; j++) y[i][j] = value(x[i][j]);
+        [this.x, this.y] = [x, y];
+        return y;
+    }
+
+    /**
+     * @param {Matrix} dy
+     * @returns {Matrix}
+     */
+    backward(dy) {
+        const { x, y, derivative } = this;
+        const dx = reuse(this.dx, dy.length, dy[0]?.length ?? 0);
+        for (let i = 0; i < dy.length; i++) {
+            for (let j = 0; j < dy[i].length; j++) dx[i][j] = dy[i][j] * derivative(x[i][j], y[i][j]);
+        }
+        [this.dy, this.dx] = [dy, dx];
+        return dx;
+    }
+}
+
+export class Tanh extends Activation {
+    constructor() {
+        super(Math.tanh, (x, y) => 1 - y * y);
+    }
+}
+
+export class ReLU extends Activation {
+    constructor() {
+        super((x) => Math.max(x, 0), (x, y) => (y > 0 ? 1 : 0));
+    }
+}
+
+/** 1 / (1 + exp(-x)), as tanh(x / 2) / 2 + 1/2, which cannot overflow. */
+export class Sigmoid extends Activation {
+    constructor() {
+        super((x) => Math.tanh(x * 0.5) * 0.5 + 0.5, (x, y) => y * (1 - y));
+    }
+}
+
+/** x · Φ(x) in the tanh approximation, x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))). */
+export class GELU extends Activation {
+    constructor() {
+        const scale = Math.sqrt(2 / Math.PI);
+        const inner = (/** @type {number} */ x) => Math.tanh(scale * (x + 0.044715 * x ** 3));
+        super((x) => 0.5 * x * (1 + inner(x)), (x) => {
+            const t = inner(x);
+            return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * scale * (1 + 3 * 0.044715 * x * x);
+        });
+    }
+}
+
+/** In training each value is set to 0 with this probability, and the others are scaled by 1 / (1 - probability). */
+export class Dropout extends BaseLayer {
+    /** @param {number} probability */
+    constructor(probability) {
+        super();
+        this.probability = probability;
+        /** @type {Matrix | null} */
+        this.mask = null; // 0 or 1 / (1 - probability) for each value; null in evaluation
+    }
+
+    /**
+     * @param {Matrix} x
+     * @param {ForwardContext} context
+     * @returns {Matrix}
+     */
+    forward(x, { training, rng = null }) {
+        this.x = x;
+        if (!training || !rng || this.probability === 0) {
+            [this.mask, this.y] = [null, x];
+            return x;
+        }
+        const [rows, columns] = [x.length, x[0].length];
+        const kept = 1 / (1 - this.probability);
+        this.mask = reuse(this.mask, rows, columns);
+        this.y = reuse(this.y === x ? null : this.y, rows, columns);
+        for (let i = 0; i < rows; i++) {
+            for (let j = 0; j < columns; j++) {
+                this.mask[i][j] = rng.random() >= this.probability ? kept : 0;
+                this.y[i][j] = x[i][j] * this.mask[i][j];
+            }
+        }
+        return this.y;
+    }
+
+    /**
+     * @param {Matrix} dy
+     * @returns {Matrix}
+     */
+    backward(dy) {
+        this.dy = dy;
+        if (this.mask === null) {
+            this.dx = dy;
+            return dy;
+        }
+        this.dx = reuse(this.dx === dy ? null : this.dx, dy.length, dy[0].length);
+        for (let i = 0; i < dy.length; i++) {
+            for (let j = 0; j < dy[i].length; j++) this.dx[i][j] = dy[i][j] * this.mask[i][j];
+        }
+        return this.dx;
+    }
+}
+
+/**
+ * The mean of -log softmax(logits)[target], the probabilities, and the gradient (probabilities - onehot) / n.
+ * @type {(logits: Matrix, targets: ArrayLike<number>) => { loss: number; probabilities: Matrix; dlogits: Matrix }}
+ */
+export function crossEntropy(logits, targets) {
+    const n = logits.length;
+    const probabilities = matrix(n, logits[0].length);
+    const dlogits = matrix(n, logits[0].length);
+    let loss = 0;
+    for (let i = 0; i < n; i++) {
+        const row = logits[i], shares = probabilities[i], gradient = dlogits[i];
+        let [most, total] = [-Infinity, 0];
+        for (let j = 0; j < row.length; j++) most = Math.max(most, row[j]); // avoids overflow in exp
+        for (let j = 0; j < row.length; j++) {
+            shares[j] = Math.exp(row[j] - most);
+            total += shares[j];
+        }
+        for (let j = 0; j < row.length; j++) {
+            shares[j] /= total;
+            gradient[j] = shares[j] / n;
+        }
+        gradient[targets[i]] -= 1 / n;
+        loss += Math.log(total) - (row[targets[i]] - most);
+    }
+    return { loss: loss / n, probabilities, dlogits };
+}
