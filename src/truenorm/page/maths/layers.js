@@ -27,6 +27,16 @@ function reuse(old, rows, columns) {
     return old?.length === rows && (rows === 0 || old[0].length === columns) ? old : matrix(rows, columns);
 }
 
+/**
+ * All numbers of a matrix as one array, row after row: loops over it take a third of the time of loops over rows.
+ * @type {(rows: Matrix) => Float64Array}
+ */
+export function flatOf(rows) {
+    if (rows.length === 0) return new Float64Array(0);
+    const { buffer, byteOffset, length } = rows[0];
+    return new Float64Array(buffer, byteOffset, rows.length * length);
+}
+
 /** What all layers have. */
 class BaseLayer {
     /** @param {Record<string, Parameter>} parameters */
@@ -105,11 +115,8 @@ export class Linear extends BaseLayer {
     forward(x) {
         const { weight, bias } = /** @type {{ weight: Matrix; bias: Float64Array }} */ (this.parameters);
         const y = reuse(this.y, x.length, bias.length);
-        for (let i = 0; i < x.length; i++) {
-            y[i].fill(0);
-            addProduct(y[i], x[i], weight);
-            for (let j = 0; j < bias.length; j++) y[i][j] += bias[j];
-        }
+        for (const row of y) row.set(bias);
+        addProduct(flatOf(y), flatOf(x), flatOf(weight), x.length, weight.length, bias.length);
         [this.x, this.y] = [x, y];
         return y;
     }
@@ -122,45 +129,90 @@ export class Linear extends BaseLayer {
         const weight = /** @type {Matrix} */ (this.parameters.weight);
         const { weight: dweight, bias: dbias } = /** @type {{ weight: Matrix; bias: Float64Array }} */ (this.gradients);
         const dx = reuse(this.dx, dy.length, weight.length);
-        for (const row of dweight) row.fill(0);
+        const sizes = /** @type {const} */ ([dy.length, weight.length, dbias.length]);
+        putOuter(flatOf(dweight), flatOf(this.x), flatOf(dy), ...sizes);
+        putTransposed(flatOf(dx), flatOf(dy), flatOf(weight), ...sizes);
         dbias.fill(0);
-        for (let i = 0; i < dy.length; i++) {
-            addOuter(dweight, this.x[i], dy[i]);
-            for (let j = 0; j < dbias.length; j++) dbias[j] += dy[i][j];
-            for (let k = 0; k < weight.length; k++) dx[i][k] = dot(dy[i], weight[k]);
-        }
+        for (const row of dy) for (let j = 0; j < row.length; j++) dbias[j] += row[j];
         [this.dy, this.dx] = [dy, dx];
         return dx;
     }
 }
 
+// The three products of a linear layer take most of the time of a training step. x is n x k, W k x m, y n x m, all
+// row after row. Four terms of a sum at a time, so that each sum is read and written a quarter as often.
+
 /**
  * y += x W
- * @type {(y: Float64Array, x: Float64Array, weight: Matrix) => void}
+ * @type {(y: Float64Array, x: Float64Array, weight: Float64Array, n: number, k: number, m: number) => void}
  */
-function addProduct(y, x, weight) {
-    for (let k = 0; k < x.length; k++) {
-        const value = x[k], row = weight[k];
-        for (let j = 0; j < y.length; j++) y[j] += value * row[j];
+function addProduct(y, x, weight, n, k, m) {
+    for (let i = 0; i < n; i++) {
+        const at = i * m;
+        let p = 0;
+        for (; p + 3 < k; p += 4) {
+            const x0 = x[i * k + p], x1 = x[i * k + p + 1], x2 = x[i * k + p + 2], x3 = x[i * k + p + 3];
+            const w0 = p * m, w1 = w0 + m, w2 = w1 + m, w3 = w2 + m;
+            for (let j = 0; j < m; j++) {
+                y[at + j] += x0 * weight[w0 + j] + x1 * weight[w1 + j] + x2 * weight[w2 + j] + x3 * weight[w3 + j];
+            }
+        }
+        for (; p < k; p++) for (let j = 0; j < m; j++) y[at + j] += x[i * k + p] * weight[p * m + j];
     }
 }
 
 /**
- * W += xᵀ y
- * @type {(weight: Matrix, x: Float64Array, y: Float64Array) => void}
+ * W = xᵀ y
+ * @type {(weight: Float64Array, x: Float64Array, y: Float64Array, n: number, k: number, m: number) => void}
  */
-function addOuter(weight, x, y) {
-    for (let k = 0; k < x.length; k++) {
-        const value = x[k], row = weight[k];
-        for (let j = 0; j < y.length; j++) row[j] += value * y[j];
+function putOuter(weight, x, y, n, k, m) {
+    weight.fill(0);
+    let i = 0;
+    for (; i + 3 < n; i += 4) {
+        const y0 = i * m, y1 = y0 + m, y2 = y1 + m, y3 = y2 + m;
+        for (let p = 0; p < k; p++) {
+            const first = i * k + p, at = p * m;
+            const x0 = x[first], x1 = x[first + k], x2 = x[first + 2 * k], x3 = x[first + 3 * k];
+            for (let j = 0; j < m; j++) {
+                weight[at + j] += x0 * y[y0 + j] + x1 * y[y1 + j] + x2 * y[y2 + j] + x3 * y[y3 + j];
+            }
+        }
+    }
+    for (; i < n; i++) {
+        for (let p = 0; p < k; p++) for (let j = 0; j < m; j++) weight[p * m + j] += x[i * k + p] * y[i * m + j];
     }
 }
 
-/** @type {(one: Float64Array, two: Float64Array) => number} */
-function dot(one, two) {
-    let sum = 0;
-    for (let j = 0; j < one.length; j++) sum += one[j] * two[j];
-    return sum;
+/**
+ * x = y Wᵀ
+ * @type {(x: Float64Array, y: Float64Array, weight: Float64Array, n: number, k: number, m: number) => void}
+ */
+function putTransposed(x, y, weight, n, k, m) {
+    for (let i = 0; i < n; i++) {
+        const at = i * m;
+        let p = 0;
+        for (; p + 3 < k; p += 4) {
+            const w0 = p * m, w1 = w0 + m, w2 = w1 + m, w3 = w2 + m;
+            let s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+            for (let j = 0; j < m; j++) {
+                const value = y[at + j];
+                s0 += value * weight[w0 + j];
+                s1 += value * weight[w1 + j];
+                s2 += value * weight[w2 + j];
+                s3 += value * weight[w3 + j];
+            }
+            const to = i * k + p;
+            x[to] = s0;
+            x[to + 1] = s1;
+            x[to + 2] = s2;
+            x[to + 3] = s3;
+        }
+        for (; p < k; p++) {
+            let sum = 0;
+            for (let j = 0; j < m; j++) sum += y[at + j] * weight[p * m + j];
+            x[i * k + p] = sum;
+        }
+    }
 }
 
 /** A normalization. Batch norm uses batch statistics in training, running statistics in evaluation. */
@@ -195,7 +247,9 @@ export class Normalize extends BaseLayer {
             this.batchMoments = this.out.moments;
             this.running = updateRunning(this.running, this.out.moments);
         }
-        [this.x, this.y] = [x, /** @type {any} */ (this.out.y)];
+        this.x = x;
+        this.y = reuse(this.y, x.length, weight.length);
+        this.out.y.forEach((row, i) => this.y[i].set(row));
         return this.y;
     }
 
@@ -207,7 +261,9 @@ export class Normalize extends BaseLayer {
         const { dx, dweight, dbias } = backward(/** @type {any} */ (dy), this.out);
         /** @type {Float64Array} */ (this.gradients.weight).set(dweight);
         /** @type {Float64Array} */ (this.gradients.bias).set(dbias);
-        [this.dy, this.dx] = [dy, /** @type {any} */ (dx)];
+        this.dy = dy;
+        this.dx = reuse(this.dx, dy.length, dweight.length);
+        dx.forEach((row, i) => this.dx[i].set(row));
         return this.dx;
     }
 }
@@ -228,7 +284,8 @@ class Activation extends BaseLayer {
     forward(x) {
         const { value } = this;
         const y = reuse(this.y, x.length, x[0]?.length ?? 0);
-        for (let i = 0; i < x.length; i++) for (let j = 0; j < x[i].length; j++) y[i][j] = value(x[i][j]);
+        const from = flatOf(x), to = flatOf(y);
+        for (let i = 0; i < from.length; i++) to[i] = value(from[i]);
         [this.x, this.y] = [x, y];
         return y;
     }
@@ -240,9 +297,8 @@ class Activation extends BaseLayer {
     backward(dy) {
         const { x, y, derivative } = this;
         const dx = reuse(this.dx, dy.length, dy[0]?.length ?? 0);
-        for (let i = 0; i < dy.length; i++) {
-            for (let j = 0; j < dy[i].length; j++) dx[i][j] = dy[i][j] * derivative(x[i][j], y[i][j]);
-        }
+        const gradients = flatOf(dy), xs = flatOf(x), ys = flatOf(y), to = flatOf(dx);
+        for (let i = 0; i < to.length; i++) to[i] = gradients[i] * derivative(xs[i], ys[i]);
         [this.dy, this.dx] = [dy, dx];
         return dx;
     }
