@@ -57,6 +57,8 @@ interface Fields {
     part: string; theme: string;
     x: string[][]; norm: NormName; samples: number; groups: number; eps: number; ddof: number; eps_at: "var" | "std";
     weight: string[]; bias: string[];
+    "why.of": WhyData; "why.growth": number; "why.lr": number; "why.step": number; "why.w1": number; "why.w2": number;
+    "why.shift": number; "why.run": string;
     "table.cell": SheetCell;
     "backward.loss": LossKind; "backward.dy": string[][]; "backward.cell": string; "backward.step": string;
     "padding.first": string[][]; "padding.second": string[][]; "padding.rows": "given" | "computed";
@@ -66,6 +68,8 @@ interface Fields {
     "training.runs": string[] | null;
 }
 type FieldName = keyof Fields;
+/** The fields that hold a number. */
+type NumberName = { [Name in FieldName]: Fields[Name] extends number ? Name : never }[FieldName];
 interface State {
     field<Name extends FieldName>(name: Name, codec: Codec<any>, initial: Fields[Name]): void;
     get<Name extends FieldName>(name: Name): Fields[Name];
@@ -94,6 +98,27 @@ interface ChartData {
 type Point = [number, number];
 /** A question with its answers; `right` is the place of the right one, and `because` is shown after a choice. */
 interface Question { ask: string; answers: string[]; right: number; because: string | (string | Node)[] }
+
+// ---- why ----
+type Student = [cgpa: number, iq: number, placed: number];
+type WhyData = "inputs" | "hidden";
+interface Player { button: HTMLElement; stop(): void }
+/** The squared error of a linear model over its two weights: see descent.js. */
+interface Bowl {
+    mean: number[]; std: number[]; hessian: number[][]; best: number[]; lowest: number; large: number; small: number;
+    targetMean: number; angle: number; largestRate: number; bestRate: number; condition: number;
+}
+interface Side { title: string; short: string; names: [string, string]; x: number[][]; bowl: Bowl }
+interface SquareData { low: number; high: number; names: [string, string]; label: string }
+interface SquarePlot {
+    inner: number; scale: number; height: number; across(value: number): number; down(value: number): number;
+    valueAt(x: number, y: number): Point;
+}
+interface SquareView extends View<SquareData> { plot(): SquarePlot }
+interface ShiftResult {
+    given: number[][]; own: number[][]; placed: number[]; bowl: Bowl; withGiven: number; withOwn: number;
+}
+interface SurfaceModel { names: [string, string]; label: string; bowl: Bowl; path: Point[]; step: number }
 
 // ---- table ----
 interface Place { row: number; column: number }

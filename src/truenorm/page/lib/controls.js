@@ -43,7 +43,7 @@ export function chooser(state, name, label, options) {
 /**
  * A range; `show` turns its value into the words beside it, and may look at the fields `showing`, too. With `stops`, it
  * moves from one of these values to the next.
- * @type {(state: State, name: "eps" | "padding.fill", label: string, options: { least?: number; most?: number;
+ * @type {(state: State, name: NumberName, label: string, options: { least?: number; most?: number;
  *     stops?: number[] | null; show?: (value: number) => string; showing?: FieldName[] }) => HTMLElement}
  */
 export function slider(state, name, label, { least, most, stops = null, show = formatNumber, showing = [] }) {
