@@ -7,6 +7,7 @@ except ImportError as error:
 
 from truenorm.torch import functional
 from truenorm.torch._kernel import kernels_read_tensors
+from truenorm.torch.conversion import ConversionReport, convert, revert
 from truenorm.torch.layers import (
     BatchNorm1d,
     BatchNorm2d,
@@ -27,11 +28,16 @@ from truenorm.torch.lazy import (
     LazyInstanceNorm2d,
     LazyInstanceNorm3d,
 )
+from truenorm.torch.replacement import FrozenBatchNorm1d, FrozenBatchNorm2d, FrozenBatchNorm3d
 
 __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "ConversionReport",
+    "FrozenBatchNorm1d",
+    "FrozenBatchNorm2d",
+    "FrozenBatchNorm3d",
     "GroupNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",
@@ -45,6 +51,8 @@ __all__ = [
     "LazyInstanceNorm3d",
     "Normalize",
     "RMSNorm",
+    "convert",
     "functional",
     "kernels_read_tensors",
+    "revert",
 ]

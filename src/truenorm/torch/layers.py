@@ -39,7 +39,7 @@ class _RaggedLayer:
     shapes makes symbols of numbers, but not of text.
     """
 
-    padding: Padding
+    padding: Padding = "zero"
     _norms: Any
     _make_norms: Callable[[], Any]  # each layer has its own
     _parameters: dict[str, Any]
@@ -147,7 +147,7 @@ class _TrackingLayer(_RaggedLayer):
 
 
 class _BatchNorm(_TrackingLayer):
-    on_single: OnSingle
+    on_single: OnSingle = "error"
 
     def _make_norms(self) -> NormPair:
         return _norms.batch_norms(self.eps)
