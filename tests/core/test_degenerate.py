@@ -255,3 +255,11 @@ def test_elements_of_weight_0_have_a_gradient_beside_an_infinite_sum() -> None:
 def test_zero_has_no_sign() -> None:
     found = run(np.array([[-0.0], [3.0]]), np.ones((2, 1)), tn.rms())
     assert_same_bits(found.y[0], np.zeros(1), "y")
+
+
+def test_squares_that_underflow_contribute_nothing_through_the_deviation() -> None:
+    """m2 is 0, though x is not: rstd is 1 / eps, a constant, so a feature of weight 0 has the gradient 0."""
+    x, dy = np.array([[2e-168, 3e-168, -4e-168]]), np.array([[-0.5, 0.4, 0.9]])
+    norm = tn.rms(eps=1e-12, eps_at="std")
+    found = run(x, dy, norm, weight=np.array([0.25, 0.0, 1.0]), sample_weight=[1000.0])
+    assert_same_bits(found.dx, np.array([[-0.125e12, 0.0, 0.9e12]]), "dx")

@@ -12,7 +12,7 @@ A block is summed around an estimate of its mean, which is stored with an error 
     mean    (k + 3) u (mean|d| + a)                    the sum of the deviations, which corrects the estimate
             + (n / 64 + 4) 2^-53 M                     merging blocks, and storing the mean
             + 4 eta + n eta / N                        products with sample weights that underflow
-    m2      2 (k + 6) u (m2 + N a²) + 2 n eta          the squares and their sum
+    m2      2 (k + 6) u (m2 + N a²) + 2 (n + N) eta    the squares, their products with weights, and the sum
             + 2 δmean sqrt(N m2) + N δmean²            deviations from a mean that is off by δmean
     N       n 2^-53 N                                  the sum of sample weights; without them N is exact
     rstd    from m2 - δm2 to m2 + δm2, N - δN to N + δN   the function itself, at both ends: no linearization
@@ -106,7 +106,7 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
         off = (k + 3) * u * (_ratio(over(_times(s, d)), count) + a) + (n / 64 + 4) * WIDE * largest
         off = np.where(spread > 0, off, 0.0) + 4 * ETA + _ratio(n * ETA, count)
         off = off if norm.center else np.zeros_like(off)
-        squares = 2 * (k + 6) * u * (m2 + count * a**2) + 2 * n * ETA
+        squares = 2 * (k + 6) * u * (m2 + count * a**2) + 2 * (n + count) * ETA
         dm2 = np.where(most(np.abs(x) if not norm.center else d) > 0, squares, 0.0)
         dm2 = dm2 + np.where(spread > 0, 2 * off * np.sqrt(count * m2) + count * off**2, 0.0) * norm.center
     else:

@@ -137,11 +137,11 @@ def rstd_of(moments: Moments, norm: Norm) -> Floats:
 
 
 def _eps_outside(moments: Moments, norm: Norm) -> Floats:
-    """-2 · drstd/dvar / rstd³: 1 for sqrt(var + eps), 1 + eps / std for std + eps. It multiplies xhat, 0 if std is."""
+    """-2 · drstd/dvar / rstd³: 1 for sqrt(var + eps), 1 + eps / std for std + eps; 0 where m2 is 0."""
     std = np.sqrt(moments.var(norm.ddof))
     if norm.eps_at == "var":
         return np.ones_like(std)
-    return 1 + _ratio(np.full_like(std, norm.eps), std)
+    return np.where(std > 0, 1 + _ratio(np.full_like(std, norm.eps), std), 0.0)  # not inf / inf
 
 
 def _xhat(masked: MaskedInput, moments: Moments, norm: Norm) -> Floats:
