@@ -5,7 +5,7 @@ const TOLERANCE = 1e-12;
 
 /** A line for each result that is not Python's. */
 export function networkDisagreements(twin, golden) {
-    const kinds = { random_numbers: randomResults, networks: networkResults, running: runningResults };
+    const kinds = { random_numbers: randomResults, networks: networkResults, running: runningResults, training: trainingResults };
     return Object.entries(golden).flatMap(([kind, cases]) => cases.flatMap((one, number) => {
         const { got, want } = kinds[kind](twin, one);
         return Object.keys(want).map((name) => {
@@ -79,6 +79,26 @@ function runningResults({ startRunning, updateRunning, measure, describe }, { co
         startRunning(2, convention));
     return { got: { ...end, batches: [end.batches], skipped: [end.skipped] },
         want: { ...want, batches: [want.batches], skipped: [want.skipped] } };
+}
+
+/** Losses to 1e-10, everything else to the letter. */
+function trainingResults({ prepareWords, readWords, createTrainer }, { options, words, want }) {
+    const data = prepareWords(readWords(`${words.join(" \r\n")}\n\n${words[0]}`), options.seed);
+    const trainer = createTrainer(data, options);
+    const losses = Array.from({ length: 50 }, () => trainer.step());
+    const near = (got, wanted) => (Math.abs(got - wanted) <= 1e-10 * Math.abs(wanted) ? 0 : got - wanted);
+    const heldOut = trainer.heldOutLoss();
+    const text = [data.alphabet.join(""), data.train.x.length, trainer.sample(4)];
+    return {
+        got: {
+            losses: losses.map((loss, i) => near(loss, want.losses[i])), heldOut: [near(heldOut, want.held_out)],
+            text: [JSON.stringify(text)],
+        },
+        want: {
+            losses: losses.map(() => 0), heldOut: [0],
+            text: [JSON.stringify([want.characters, want.train, want.sampled])],
+        },
+    };
 }
 
 function flat(value) {

@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 import truenorm as tn
 from truenorm.core.running import Convention, Running
+from truenorm.lab.config import make_config
 from truenorm.lab.layers import Dropout, ForwardContext, Normalize, cross_entropy
 from truenorm.lab.networks import ModelConfig, character_mlp
+from truenorm.lab.sampling import generate
+from truenorm.lab.training import Trainer, prepare
 
 FILE = Path(__file__).with_name("golden_network.json")
 SEEDS = ([0], [0, 1], [5, 3, 1], [2**31, 4, 17, 1, 2], [2**40 + 17, 1, 2, 3, 4, 5])
@@ -133,10 +137,60 @@ def running() -> Iterator[Case]:
             }  # fmt: skip
 
 
+NAMES = (
+    "emma olivia ava isabella sophia charlotte mia amelia harper evelyn abigail emily elizabeth mila ella avery sofia "
+    "camila aria scarlett victoria madison luna grace chloe penelope layla riley zoey nora lily eleanor hannah lillian "
+    "addison aubrey ellie stella natalie zoe leah hazel violet aurora savannah audrey Łucja renée 😀ab"
+)
+WORDS = NAMES.split(" ")
+
+
+def training() -> Iterator[Case]:
+    """The first 50 losses of `truenorm train --dtype float64`, the held-out loss after them, and words."""
+    settings: tuple[Case, ...] = (
+        {"norm": "batch", "ddof": 1, "lr": 0.1, "seed": 0, "batch": 32},
+        {"norm": "none", "lr": 1.0, "seed": 3, "batch": 50, "initScale": 2.0},
+        {
+            "norm": "layer",
+            "normAt": "after",
+            "depth": 2,
+            "hidden": 30,
+            "dropout": 0.2,
+            "lr": 0.3,
+            "seed": 1,
+            "batch": 16,
+        },
+        {"norm": "rms", "depth": 3, "hidden": 20, "lr": 0.3, "seed": 2**33 + 5, "batch": 8},
+    )
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "words.txt"
+        path.write_text("\n".join([*WORDS, "emma", ""]), "utf-8")
+        for options in settings:
+            given = {"normAt": "norm_at", "initScale": "init_scale"}
+            config = make_config(
+                {given.get(key, key): value for key, value in options.items()}
+                | {"data": str(path), "dtype": "float64", "schedule": "constant"}
+            )
+            data = prepare(config)
+            trainer = Trainer(config, data)
+            losses = [trainer.train_step() for _ in range(50)]
+            held_out = trainer.evaluate(data.held_out).loss
+            assert data.alphabet is not None
+            rng = np.random.default_rng([config.seed, 5, 50])
+            words = generate(trainer.network, data.alphabet, config.block, rng, count=4)
+            yield {
+                "options": options, "words": WORDS,
+                "want": {
+                    "characters": "".join(data.alphabet.characters), "train": len(data.train),
+                    "losses": losses, "held_out": held_out, "sampled": words,
+                },
+            }  # fmt: skip
+
+
 def as_text() -> str:
     """One case a line, so that a change is seen where it is."""
     kinds = []
-    for kind in (random_numbers, networks, running):
+    for kind in (random_numbers, networks, running, training):
         lines = ",\n".join(json.dumps(case, separators=(",", ":"), allow_nan=False) for case in kind())
         kinds.append(f'"{kind.__name__}": [\n{lines}\n]')
     return "{\n" + ",\n".join(kinds) + "\n}\n"

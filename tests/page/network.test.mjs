@@ -8,9 +8,10 @@ import * as network from "../../src/truenorm/page/maths/network.js";
 import * as normalization from "../../src/truenorm/page/maths/normalization.js";
 import * as random from "../../src/truenorm/page/maths/random.js";
 import * as running from "../../src/truenorm/page/maths/running.js";
+import * as training from "../../src/truenorm/page/maths/training.js";
 import { networkDisagreements } from "./golden_network.mjs";
 
-const twin = { ...normalization, ...random, ...running, ...layers, ...network };
+const twin = { ...normalization, ...random, ...running, ...layers, ...network, ...training };
 const golden = JSON.parse(readFileSync(new URL("golden_network.json", import.meta.url), "utf8"));
 
 for (const kind of Object.keys(golden)) {
@@ -23,6 +24,19 @@ test("a wrong number would be noticed", () => {
     const wrong = structuredClone({ networks: [golden.networks[0]] });
     wrong.networks[0].want["d norm1.weight"][0] += 1e-9;
     assert.match(networkDisagreements(twin, wrong).join(), /^networks 0: d norm1.weight is /);
+});
+
+test("a loss that is off by a billionth would be noticed", () => {
+    const wrong = structuredClone({ training: [golden.training[0]] });
+    wrong.training[0].want.losses[49] *= 1 + 1e-9;
+    assert.match(networkDisagreements(twin, wrong).join(), /^training 0: losses is .* at 49/);
+});
+
+test("words are read as Python reads them, and one word is too few", () => {
+    assert.deepEqual(training.readWords(" ab \r\ncd\x85ab\u2028\n\tcafe\u0301\n"), ["ab", "cd", "café"]);
+    for (const words of [[], ["ab"]]) assert.throws(() => training.prepareWords(words, 0), /at least two words/);
+    const { train, heldOut } = training.prepareWords(["ab", "b"], 0);
+    assert.deepEqual([train.targets.length + heldOut.targets.length, train.x.length > 0], [5, true]);
 });
 
 test("the network of the notes has 3,681 parameters, by name and as one vector", () => {

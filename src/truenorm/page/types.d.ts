@@ -48,6 +48,12 @@ interface Network {
     flatParameters: Float64Array; flatGradients: Float64Array;
     forward(x: number[][], context?: ForwardContext): Matrix; backward(dlogits: Matrix): Record<string, Parameter>;
 }
+interface Examples { x: number[][]; targets: number[] }
+interface WordData { alphabet: string[]; train: Examples; heldOut: Examples }
+interface Trainer {
+    network: Network; readonly steps: number;
+    step(): number; heldOutLoss(limit?: number): number; sample(count: number, rng?: { gumbel(): number }): string[];
+}
 
 // ---- shared ----
 type Child = Node | string | number | null | undefined | Child[];
