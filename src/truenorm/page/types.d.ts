@@ -69,6 +69,9 @@ interface Fields {
     "backward.loss": LossKind; "backward.dy": string[][]; "backward.cell": string; "backward.step": string;
     "padding.first": string[][]; "padding.second": string[][]; "padding.rows": "given" | "computed";
     "padding.fill": number; "padding.watched": number;
+    "network.size": NetworkSize; "network.step": string; "network.cell": string; "network.words": string[];
+    "network.seed": number; "network.lr": number; "network.path": DescentPath;
+    "network.layer": string[]; "network.norm": "batch" | "layer"; "network.z": string;
     "training.lr": string; "training.step": number; "training.scale": "log" | "linear"; "training.steps": "early" |
     "even";
     "training.runs": string[] | null;
@@ -185,6 +188,35 @@ interface SentencesModel { words: Word[]; computed: boolean; lengths: number[]; 
 interface Method { title: string; norm: Norm; includesPadding: boolean; hue: number }
 interface WatchedRow { y: number[]; valid: boolean[]; mean: number[]; deviation: number[] }
 interface MovedRow extends WatchedRow { alone: number[]; difference: number[]; moved: number }
+
+// ---- network ----
+type NetworkSize = "small" | "notes";
+/** Steps of gradient descent that were taken: learning rates, and how often each. */
+type DescentPath = [lr: number, steps: number][];
+/** One line of the computation. A vector has one row; `axes` name what it has one or two of. */
+interface NetworkStep {
+    part: "forward" | "backward" | "update"; name: string; formula: string; axes: string[]; rows: number;
+    columns: number; values: Float64Array;
+}
+type NetworkLabels = Record<string, string[]>;
+/** The loss above and below, its slope, and the largest difference to the gradient of those that were tried. */
+interface GradientCheck {
+    h: number; up: number; down: number; slope: number; difference: number; largest: number; tried: number;
+    elements: number;
+}
+interface NetworkExplanation {
+    steps: NetworkStep[]; get(name: string): NetworkStep; check(name: string, k: number): GradientCheck | null;
+    loss: number; lossAfter: number; learningRate: number; labels: NetworkLabels; n: number; ddof: number; eps: number;
+    x: number[][]; targets: number[]; embedding: number;
+}
+interface NetworkModel extends NetworkExplanation { losses: number[]; headline: string }
+interface MatrixUpdate {
+    step: NetworkStep; labels: NetworkLabels; chosen: Point; texts: ((value: number) => string) | null;
+    marked?: ((row: number) => string) | null;
+}
+type ValueReader = (name: string, i: number, j: number) => number;
+interface SumOfProducts { open?: string; terms: number[][]; close?: string }
+type NumberRule = (at: ValueReader, i: number, j: number, model: NetworkModel) => string[] | SumOfProducts;
 
 // ---- training ----
 type RecordedNorm = "none" | "batch";
