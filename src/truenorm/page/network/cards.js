@@ -28,7 +28,7 @@ export function valueCard(state) {
         const at = state.get("network.step");
         const step = model.get(nodeOf(at));
         const chosen = chosenIn(state, step);
-        element.classList.toggle("primary", !at.startsWith("d"));
+        element.classList.toggle("primary", model.get(at).part === "forward");
         heading.replaceChildren(html("b", {}, step.name), ` = ${step.formula}`);
         const isTokens = step.name === "X" || step.name === "Y";
         matrix.update({

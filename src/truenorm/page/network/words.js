@@ -64,7 +64,7 @@ export const wordsCodec = {
     ...textRow,
     decode: (text) => {
         const words = textRow.decode(text);
-        if (words.some((word) => /[\s,;]/u.test(word)) || problemWith(words)) throw new RangeError("network: words.");
+        if (words.some((word) => /^$|[\s,;]/u.test(word)) || problemWith(words)) throw new RangeError("network: words.");
         return words;
     },
 };
