@@ -121,7 +121,7 @@ export function explainNetwork(network, x, targets, { learningRate = 0.1, charac
         /** @type {(mean: number[], m2: number[]) => number} */
         const withStatistics = (mean, m2) => {
             const moments = { count: mean.map(() => n), mean, m2 };
-            return lossOf(forward(h0, norm, { ...affine, moments }).y.map((row) => Float64Array.from(row)), "norm1");
+            return lossOf(matrix(n, columns, flatten(forward(h0, norm, { ...affine, moments }).y)), "norm1");
         };
         if (name === "σ²") {
             const mean = Array.from(get("μ").values);

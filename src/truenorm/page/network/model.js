@@ -6,6 +6,7 @@ import { crossEntropy } from "#maths/layers.js";
 import { characterMlp, gradientStep } from "#maths/network.js";
 import { explainNetwork } from "#maths/network_explanation.js";
 import { defaultRng } from "#maths/random.js";
+import { nextCharacterExamples } from "#maths/training.js";
 import { SIZES, charactersOf, wordsOf } from "#network/words.js";
 
 const BLOCK = 3;
@@ -68,20 +69,8 @@ export function startNetwork(words, size, seed) {
     const characters = charactersOf(words);
     const options = { vocabSize: characters.length, block: BLOCK, embedding: EMBEDDING, hidden, ddof: 1 };
     const network = characterMlp(options, defaultRng([seed, 2]));
-    const examples = nextCharacterExamples(words, characters);
+    const examples = nextCharacterExamples(words, characters.slice(1));
     const rng = defaultRng([seed, 3, 0]);
-    const drawn = Array.from({ length: batch }, () => examples[rng.integer(examples.length)]);
-    return { network, x: drawn.map(({ x }) => x), targets: drawn.map(({ target }) => target), characters };
-}
-
-/**
- * Every character of every word, and its end, as the target of the three characters before it.
- * @type {(words: string[], characters: string[]) => { x: number[]; target: number }[]}
- */
-export function nextCharacterExamples(words, characters) {
-    return words.flatMap((word) => {
-        const tokens = [...word].map((character) => characters.indexOf(character));
-        const padded = [...new Array(BLOCK).fill(0), ...tokens, 0];
-        return [...tokens, 0].map((target, k) => ({ x: padded.slice(k, k + BLOCK), target }));
-    });
+    const drawn = Array.from({ length: batch }, () => rng.integer(examples.x.length));
+    return { network, x: drawn.map((k) => examples.x[k]), targets: drawn.map((k) => examples.targets[k]), characters };
 }
