@@ -21,12 +21,75 @@ export const PARAMETERS = {
     W2: "output.weight", b2: "output.bias",
 };
 
-/** The steps forward and backward, in their order. */
-export const STEP_NAMES = [
-    "C", "X", "Y", "E", "W1", "b1", "H0", "μ", "σ²", "HN", "γ", "β", "HZ", "HA", "W2", "b2", "logits", "Ŷ", "L",
-    "dlogits", "dW2", "db2", "dHA", "dHZ", "dγ", "dβ", "dHN", "dσ²", "dμ (through HN)", "dμ (through σ²)", "dμ",
-    "dH0 (through HN)", "dH0 (through σ²)", "dH0 (through μ)", "dH0", "dW1", "db1", "dE", "uses", "dC",
-];
+/**
+ * The steps forward and backward in their order, as formulas in words. D is what the variance is divided by.
+ * @type {Record<string, string>}
+ */
+const FORMULAS = {
+    C: "the lookup table, random at first: one row for each character",
+    X: "the batch: the last characters of each example",
+    Y: "the next character of each example",
+    E: "C[X], the rows of an example side by side",
+    W1: "weights of the hidden layer",
+    b1: "its bias",
+    H0: "E W1 + b1, the hidden layer before the norm",
+    "μ": "Σ H0 / n, the mean of each hidden unit over the batch, n = N",
+    "σ²": "Σ (H0 - μ)² / D, the variance",
+    HN: "(H0 - μ) / √(σ² + ε), ε = EPS",
+    "γ": "the scale (weight in PyTorch), ones at first",
+    "β": "the shift (bias in PyTorch), zeros at first",
+    HZ: "γ · HN + β",
+    HA: "tanh(HZ), the activation",
+    W2: "weights of the output layer",
+    b2: "its bias",
+    logits: "HA W2 + b2",
+    "Ŷ": "softmax(logits): each row sums to 1",
+    L: "-Σ log Ŷ[b, Y] / n, the loss",
+    dlogits: "(Ŷ - onehot(Y)) / n",
+    dW2: "HAᵀ dlogits",
+    db2: "Σ dlogits over b",
+    dHA: "dlogits W2ᵀ",
+    dHZ: "dHA · (1 - HA²)",
+    "dγ": "Σ dHZ · HN over b",
+    "dβ": "Σ dHZ over b",
+    dHN: "dHZ · γ",
+    "dσ²": "Σ dHN · (H0 - μ) · (-1/2) · (σ² + ε)^(-3/2) over b",
+    "dμ (through HN)": "-Σ dHN / √(σ² + ε) over b",
+    "dμ (through σ²)": "dσ² · Σ (-2) · (H0 - μ) / D over b, 0 but for rounding",
+    "dμ": "the sum of both paths",
+    "dH0 (through HN)": "dHN / √(σ² + ε)",
+    "dH0 (through σ²)": "dσ² · 2 · (H0 - μ) / D",
+    "dH0 (through μ)": "dμ / n",
+    dH0: "the sum of all three paths",
+    dW1: "Eᵀ dH0",
+    db1: "Σ dH0 over b, 0 but for rounding: subtracting μ removes b1",
+    dE: "dH0 W1ᵀ",
+    uses: "how often X names each row of C",
+    dC: "for each row of C, the sum of its rows of dE, one for each use; 0 if it was not used",
+};
+export const STEP_NAMES = Object.keys(FORMULAS);
+export const FIRST_BACKWARD = STEP_NAMES.indexOf("dlogits");
+
+/**
+ * What `explain` calls the steps inside the norm.
+ * @type {Record<string, string>}
+ */
+const INSIDE = {
+    "μ": "mean", "σ²": "var", HN: "xhat", dHN: "dxhat", "dσ²": "dvar", "dμ": "dmean",
+    "dμ (through HN)": "dmean (through xhat)", "dμ (through σ²)": "dmean (through var)",
+    "dH0 (through HN)": "dx (through xhat)", "dH0 (through σ²)": "dx (through var)",
+    "dH0 (through μ)": "dx (through mean)",
+};
+
+/**
+ * The axes of each quantity: b examples, t positions, e embedding, h hidden units.
+ * @type {Record<string, string>}
+ */
+const AXES = {
+    C: "character e", X: "b t", Y: "b", E: "b e", W1: "e h", b1: "h", H0: "b h", "μ": "h", "σ²": "h", HN: "b h", "γ": "h",
+    "β": "h", HZ: "b h", HA: "b h", W2: "h character", b2: "character", logits: "b character", "Ŷ": "b character", L: "",
+    uses: "character",
+};
 
 const CHANGE = 1e-5; // of an element, for finite differences: truncation and rounding errors are both below 1e-9
 const MOST_CHECKED = 60; // elements of one array; all of them, where there are no more
@@ -54,13 +117,8 @@ export function explainNetwork(network, x, targets, { learningRate = 0.1, charac
     for (const token of x.flat()) uses[token] += 1;
 
     /** @type {Record<string, any>} */
-    const values = {
-        X: x, Y: targets, "μ": inside.get("mean"), "σ²": inside.get("var"), HN: inside.get("xhat"), "Ŷ": probabilities,
-        L: [loss], dHN: inside.get("dxhat"), "dσ²": inside.get("dvar"), uses,
-        "dμ (through HN)": inside.get("dmean (through xhat)"), "dμ (through σ²)": inside.get("dmean (through var)"),
-        "dμ": inside.get("dmean"), "dH0 (through HN)": inside.get("dx (through xhat)"),
-        "dH0 (through σ²)": inside.get("dx (through var)"), "dH0 (through μ)": inside.get("dx (through mean)"),
-    };
+    const values = { X: x, Y: targets, "Ŷ": probabilities, L: [loss], uses };
+    for (const [name, own] of Object.entries(INSIDE)) values[name] = inside.get(own);
     for (const [name, own] of Object.entries(PARAMETERS)) {
         values[name] = parameters[own];
         values[`d${name}`] = gradients[own];
@@ -69,7 +127,8 @@ export function explainNetwork(network, x, targets, { learningRate = 0.1, charac
         values[name] = layers[own].y;
         values[`d${name}`] = own === "output" ? dlogits : layers[LAYERS[LAYERS.indexOf(own) + 1]].dx;
     }
-    const steps = STEP_NAMES.map((name) => makeStep(name, describeStep(name, n, norm), values[name]));
+    const steps = STEP_NAMES.map((name, k) =>
+        makeStep(k < FIRST_BACKWARD ? "forward" : "backward", name, formulaOf(name, n, norm), values[name]));
     const lossAfter = tryStep();
     const byName = new Map(steps.map((step) => [step.name, step]));
     const get = (/** @type {string} */ name) => byName.get(name);
@@ -79,8 +138,7 @@ export function explainNetwork(network, x, targets, { learningRate = 0.1, charac
         const before = flatParameters.slice();
         gradientStep(network, learningRate);
         for (const [name, own] of Object.entries(PARAMETERS)) {
-            const formula = `${name} - ${String(learningRate)} · d${name}`;
-            steps.push(makeStep(`new ${name}`, { part: "update", formula, axes: AXES[name] }, parameters[own]));
+            steps.push(makeStep("update", `new ${name}`, `${name} - ${learningRate} · d${name}`, parameters[own]));
         }
         const after = crossEntropy(network.forward(x, training), targets).loss;
         flatParameters.set(before);
@@ -171,76 +229,22 @@ export function explainNetwork(network, x, targets, { learningRate = 0.1, charac
         embedding };
 }
 
-/**
- * The axes of each quantity: b examples, t positions, e embedding, h hidden units.
- * @type {Record<string, string[]>}
- */
-const AXES = {
-    C: ["character", "e"], X: ["b", "t"], Y: ["b"], E: ["b", "e"], W1: ["e", "h"], b1: ["h"], H0: ["b", "h"], "μ": ["h"],
-    "σ²": ["h"], HN: ["b", "h"], "γ": ["h"], "β": ["h"], HZ: ["b", "h"], HA: ["b", "h"], W2: ["h", "character"],
-    b2: ["character"], logits: ["b", "character"], "Ŷ": ["b", "character"], L: [], uses: ["character"],
-};
-
-/** @type {(name: string, n: number, norm: Norm) => Pick<NetworkStep, "part" | "formula" | "axes">} */
-function describeStep(name, n, { ddof, eps }) {
-    const back = STEP_NAMES.indexOf(name) >= STEP_NAMES.indexOf("dlogits");
-    const degrees = ddof ? "(n - 1)" : "n";
-    const axes = AXES[name] ?? AXES[name.slice(1).replace(/ \(.*/, "")];
-    const epsilon = eps === 1e-5 ? "1e-05" : String(eps); // as Python writes it
-    /** @type {Record<string, string>} */
-    const formulas = {
-        C: "the lookup table, random at first: one row for each character",
-        X: "the batch: the last characters of each example",
-        Y: "the next character of each example",
-        E: "C[X], the rows of an example side by side",
-        W1: "weights of the hidden layer",
-        b1: "its bias",
-        H0: "E W1 + b1, the hidden layer before the norm",
-        "μ": `Σ H0 / n, the mean of each hidden unit over the batch, n = ${n}`,
-        "σ²": `Σ (H0 - μ)² / ${degrees}, the variance${ddof ? ", with Bessel's correction" : ""}`,
-        HN: `(H0 - μ) / √(σ² + ε), ε = ${epsilon}`,
-        "γ": "the scale (weight in PyTorch), ones at first",
-        "β": "the shift (bias in PyTorch), zeros at first",
-        HZ: "γ · HN + β",
-        HA: "tanh(HZ), the activation",
-        W2: "weights of the output layer",
-        b2: "its bias",
-        logits: "HA W2 + b2",
-        "Ŷ": "softmax(logits): each row sums to 1",
-        L: "-Σ log Ŷ[b, Y] / n, the loss",
-        dlogits: "(Ŷ - onehot(Y)) / n",
-        dW2: "HAᵀ dlogits",
-        db2: "Σ dlogits over b",
-        dHA: "dlogits W2ᵀ",
-        dHZ: "dHA · (1 - HA²)",
-        "dγ": "Σ dHZ · HN over b",
-        "dβ": "Σ dHZ over b",
-        dHN: "dHZ · γ",
-        "dσ²": "Σ dHN · (H0 - μ) · (-1/2) · (σ² + ε)^(-3/2) over b",
-        "dμ (through HN)": "-Σ dHN / √(σ² + ε) over b",
-        "dμ (through σ²)": `dσ² · Σ (-2) · (H0 - μ) / ${degrees} over b, 0 but for rounding`,
-        "dμ": "the sum of both paths",
-        "dH0 (through HN)": "dHN / √(σ² + ε)",
-        "dH0 (through σ²)": `dσ² · 2 · (H0 - μ) / ${degrees}`,
-        "dH0 (through μ)": "dμ / n",
-        dH0: "the sum of all three paths",
-        dW1: "Eᵀ dH0",
-        db1: "Σ dH0 over b, 0 but for rounding: subtracting μ removes b1",
-        dE: "dH0 W1ᵀ",
-        uses: "how often X names each row of C",
-        dC: "for each row of C, the sum of its rows of dE, one for each use; 0 if it was not used",
-    };
-    return { part: back ? "backward" : "forward", formula: formulas[name], axes };
+/** @type {(name: string, n: number, norm: Norm) => string} */
+function formulaOf(name, n, { ddof, eps }) {
+    const bessel = name === "σ²" && ddof ? ", with Bessel's correction" : "";
+    const epsilon = String(eps).replace("0.00001", "1e-05"); // as Python writes it
+    return FORMULAS[name].replace("/ D", ddof ? "/ (n - 1)" : "/ n").replace("= N", `= ${n}`).replace("EPS", epsilon) + bessel;
 }
 
 /**
- * A copy of the values: the layers use theirs again.
- * @type {(name: string, what: Pick<NetworkStep, "part" | "formula" | "axes">, value: any) => NetworkStep}
+ * A step with a copy of its values: the layers use theirs again.
+ * @type {(part: NetworkStep["part"], name: string, formula: string, value: any) => NetworkStep}
  */
-function makeStep(name, what, value) {
+function makeStep(part, name, formula, value) {
+    const axes = (AXES[name] ?? AXES[name.replace(/^(d|new )| \(.*/g, "")]).split(" ").filter((axis) => axis !== "");
     const values = flatten(value);
-    const rows = what.axes.length === 2 ? value.length : 1;
-    return { ...what, name, rows, columns: values.length / rows, values };
+    const rows = axes.length === 2 ? value.length : 1;
+    return { part, name, formula, axes, rows, columns: values.length / rows, values };
 }
 
 /** @type {(value: any) => Float64Array} */

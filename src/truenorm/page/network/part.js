@@ -9,7 +9,7 @@ the network that the state describes, numbers.js writes formulas with numbers.
 import { setInactive } from "#lib/controls.js";
 import { html, putText } from "#lib/elements.js";
 import { choice, numberBetween, wholeBetween } from "#lib/state.js";
-import { STEP_NAMES } from "#maths/network_explanation.js";
+import { FIRST_BACKWARD, STEP_NAMES } from "#maths/network_explanation.js";
 import { gradientCard, valueCard } from "#network/cards.js";
 import { dataView, sizeChooser } from "#network/data.js";
 import { descentView, pathCodec } from "#network/descent.js";
@@ -77,7 +77,7 @@ export function mountNetwork(root, state) {
  * @type {(node: string, state: State) => string}
  */
 function stepOf(node, state) {
-    const back = STEP_NAMES.indexOf(state.get("network.step")) >= STEP_NAMES.indexOf("dlogits");
+    const back = STEP_NAMES.indexOf(state.get("network.step")) >= FIRST_BACKWARD;
     return back && STEP_NAMES.includes(`d${node}`) ? `d${node}` : node;
 }
 
@@ -92,9 +92,9 @@ function stepButtons(state) {
     const [back, next, turn] = [
         html("button", { type: "button", onclick: () => go(place() - 1) }, "‹ Back"),
         html("button", { type: "button", class: "next", onclick: () => go(place() + 1) }, "Next ›"),
-        html("button", { type: "button", onclick: () => go(isBack() ? 0 : STEP_NAMES.indexOf("dlogits")) }),
+        html("button", { type: "button", onclick: () => go(isBack() ? 0 : FIRST_BACKWARD) }),
     ];
-    const isBack = () => place() >= STEP_NAMES.indexOf("dlogits");
+    const isBack = () => place() >= FIRST_BACKWARD;
     const element = html("div", {
         class: "network-steps", role: "group", "aria-label": "Steps", onkeydown: (event) => {
             /** @type {Record<string, number>} */
