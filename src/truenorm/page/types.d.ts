@@ -72,6 +72,8 @@ interface Fields {
     "network.size": NetworkSize; "network.step": string; "network.cell": string; "network.words": string[];
     "network.seed": number; "network.lr": number; "network.path": DescentPath;
     "network.layer": string[]; "network.norm": "batch" | "layer"; "network.z": string;
+    "running.batches": number; "running.size": number; "running.momentum": number; "running.x": string[];
+    "running.shift": number;
     "training.lr": string; "training.step": number; "training.scale": "log" | "linear"; "training.steps": "early" |
     "even";
     "training.runs": string[] | null;
@@ -217,6 +219,8 @@ interface MatrixUpdate {
 type ValueReader = (name: string, i: number, j: number) => number;
 interface SumOfProducts { open?: string; terms: number[][]; close?: string }
 type NumberRule = (at: ValueReader, i: number, j: number, model: NetworkModel) => string[] | SumOfProducts;
+// ---- running ----
+interface Arrivals { batches: number[][]; own: { mean: number; var: number }[]; states: Running[] }
 
 // ---- training ----
 type RecordedNorm = "none" | "batch";
