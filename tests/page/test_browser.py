@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import DESKTOP, PARTS, PHONE, Open, flushed, shown_part, violations
+from browser import DESKTOP, PARTS, PHONE, Open, flushed, go_to, shown_part, violations
 
 from truenorm import page as page_source
 
@@ -20,31 +20,41 @@ HERE = Path(__file__).parent
 def test_the_page_opens_without_an_error(open_page: Open) -> None:
     page = open_page()
     assert page.title() == "Normalization, number by number"
-    assert shown_part(page) == "table"
+    assert shown_part(page) == "overview"
     assert page.locator("#notice").is_hidden()
     assert page.evaluate("location.hash") == ""
+
+
+def test_links_without_a_part_lead_where_they_did(open_page: Open) -> None:
+    page = open_page("#norm=layer")  # from before there was an overview: it was written for the table
+    assert shown_part(page) == "table"
+    assert page.locator("#panel-table").get_by_label("Layer", exact=True).is_checked()
+    for fragment, part in {"#theme=dark": "overview", "#table.cell=x,2,1": "table", "#": "overview"}.items():
+        go_to(page, fragment)
+        assert shown_part(page) == part, fragment
+        assert page.locator("#notice").is_hidden()
 
 
 def test_tabs_work_by_keyboard_alone(open_page: Open) -> None:
     page = open_page()
     page.locator("#theme").focus()
-    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
     seen = []
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "Home", "End"):
         page.keyboard.press(key)
         seen.append(shown_part(page))
         assert page.evaluate("document.activeElement.id") == f"tab-{seen[-1]}"
-    assert seen == ["padding", "backward", "network", "running", "network", "overview", "training"]
+    assert seen == ["why", "table", "padding", "backward", "padding", "overview", "training"]
 
 
 def test_a_link_reproduces_the_view(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     page.locator("#panel-table").get_by_label("Layer", exact=True).check()
     page.locator("#theme").select_option("dark")
     numbers = page.locator("#panel-table").inner_text()
     page.locator("#tab-table").click()
     fragment = flushed(page)
-    assert fragment == "#theme=dark&norm=layer"
+    assert fragment == "#part=table&theme=dark&norm=layer"
     again = open_page(fragment)
     assert again.locator("#panel-table").get_by_label("Layer", exact=True).is_checked()
     assert again.evaluate("document.documentElement.dataset.theme") == "dark"
@@ -56,7 +66,7 @@ def test_a_link_reproduces_the_view(open_page: Open) -> None:
 
 def test_nonsense_in_the_address_is_said_politely(open_page: Open) -> None:
     page = open_page("#norm=softmax&x=1,2;3&part=nowhere&eps=%E0%A4%A")
-    assert shown_part(page) == "table"
+    assert shown_part(page) == "overview"
     said = page.locator("#notice").inner_text()
     assert said.startswith("Ignored in the address, as it cannot be read: part=nowhere, norm=softmax")
     page.evaluate("location.hash = '#norm=layer'")
@@ -64,7 +74,7 @@ def test_nonsense_in_the_address_is_said_politely(open_page: Open) -> None:
 
 
 def test_nothing_is_lost_by_leaving_right_away(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     cell = page.get_by_label("x, row 1, column 1", exact=True)
     cell.fill("12.5")
     page.reload()

@@ -35,7 +35,7 @@ PASTES = {
 
 
 def test_what_is_too_large_to_paste_is_refused_in_words(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     used = Processor(page).seconds
     for name, (text, said) in PASTES.items():
         cell(page, "x", 0, 0).focus()
@@ -70,7 +70,7 @@ def content(field: Any) -> str:
 
 
 def test_half_a_character_stops_nothing(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     for name, label in FIELDS.items():
         go_to(page, f"#part={name}")
         field = page.get_by_label(label, exact=True)
@@ -87,7 +87,7 @@ def test_half_a_character_stops_nothing(open_page: Open) -> None:
 
 
 def test_more_than_a_cell_can_hold_is_refused_before_it_is_in(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     used, said = Processor(page).seconds, page.locator("#refused")
     for name, label in FIELDS.items():
         go_to(page, f"#part={name}")
@@ -143,7 +143,7 @@ LINKS = {
 
 
 def test_links_that_are_wrong_are_refused_in_words(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     used = Processor(page).seconds
     for link, said in LINKS.items():
         before = used()
@@ -170,7 +170,7 @@ def test_a_link_of_20_kilobytes_is_quick_or_refused(open_page: Open) -> None:
 @pytest.mark.parametrize("place", ["table", "backward"])
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (32, 128), (1, 128), (1000, 4), (1000, 1)])
 def test_the_largest_tables_are_drawn_in_time(open_page: Open, place: str, rows: int, columns: int) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     used = Processor(page).seconds
     table = ";".join(",".join(str((7 * i + 3 * j) % 10) for j in range(columns)) for i in range(rows))
     before = used()
@@ -195,7 +195,7 @@ def test_a_failure_in_one_part_is_said_and_stops_no_other(browser: Any, address:
     with browser.new_page() as page:
         failures: list[str] = []
         page.on("pageerror", lambda error: failures.append(str(error)))
-        page.goto(address)
+        page.goto(f"{address}#part=table")
         page.evaluate(
             "() => { document.querySelector('.axes').replaceChildren = () => { throw new Error('broken'); }; }"
         )

@@ -26,7 +26,7 @@ import truenorm as tn
 
 
 def test_the_notes_example_is_normalised_as_by_the_library(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     out = tn.forward(np.array(EXAMPLE, float), tn.batch())
     assert texts(page, "x") == [[str(one) for one in row] for row in EXAMPLE]
     assert texts(page, "mean") == [["4", "3.6", "4.2"]]
@@ -61,8 +61,8 @@ def test_lit_cells_are_those_that_share_a_mean(open_page: Open, name: str) -> No
 
 
 def test_pointing_at_a_cell_shows_its_formula_with_numbers(open_page: Open) -> None:
-    page = open_page()
-    said = page.locator(".table-part .unseen")
+    page = open_page("#part=table")
+    said = page.locator(".table-part p.unseen")
     for sheet, row, words in (
         ("xhat", 0, "xhat = (7 - 4) / sqrt(6.4 + 1×10⁻⁵) ≈ 1.186"),
         ("mean", 0, "mean = (7 + 2 + 1 + 7 + 3) / 5 = 4"),
@@ -71,7 +71,7 @@ def test_pointing_at_a_cell_shows_its_formula_with_numbers(open_page: Open) -> N
     ):
         cell(page, sheet, row, 0).hover()
         assert words in said.text_content()
-        assert page.locator(".table-part .explained math").count() == 1
+        assert page.locator(".table-part .explained .formula").count() == 1
         cell(page, sheet, row, 0).focus()
         page.mouse.move(0, 0)
         assert words in said.text_content()
@@ -123,7 +123,7 @@ def test_weight_and_bias_bring_the_data_back(open_page: Open) -> None:
     part(page).get_by_label("γ (weight) of column 2").fill("0")
     settle(page)
     assert part(page).get_by_text("y is x again").is_hidden()
-    part(page).get_by_label("Layer").check()
+    part(page).get_by_label("Layer", exact=True).check()
     settle(page)
     assert part(page).get_by_role("button", name="γ = σ").is_disabled()
     assert part(page).get_by_text("no choice of them brings the data back").is_visible()
@@ -133,7 +133,7 @@ def test_weight_and_bias_bring_the_data_back(open_page: Open) -> None:
 
 
 def test_sliders_and_cells_of_weight_and_bias_are_one(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     slider = part(page).get_by_label("β (bias) of column 2")
     slider.focus()
     page.keyboard.press("ArrowRight")
@@ -158,11 +158,11 @@ def test_samples_and_groups_are_seen_and_changed(open_page: Open) -> None:
     settle(page)
     assert texts(page, "mean") == [["4.125", "6.125"]]
     assert page.locator(".table-part .x .name").all_inner_texts() == ["sample 1", "group 1", "group 2"]
-    assert flushed(page).startswith("#norm=group&samples=1&groups=2&x=")
+    assert flushed(page).startswith("#part=table&norm=group&samples=1&groups=2&x=")
 
 
 def test_dots_show_each_column_before_and_after(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     page.locator(".table-part .strips").scroll_into_view_if_needed()
     page.locator(".table-part .strips svg").nth(5).wait_for()
     names = [one.get_attribute("aria-label") for one in page.locator(".table-part .strips svg").all()]
@@ -196,7 +196,7 @@ def test_copied_code_makes_the_numbers_that_are_shown(open_page: Open, library: 
         pytest.importorskip("torch")
     page = open_page(permissions=["clipboard-read", "clipboard-write"])
     for name, fragment in CASES.items():
-        go_to(page, fragment)
+        go_to(page, f"{fragment}&part=table")
         names: dict[str, Any] = {}
         exec(copied(page, library), names)
         shown = numbers(page, "y")

@@ -27,7 +27,7 @@ import truenorm as tn
 
 
 def test_an_edit_moves_its_column_alone_and_is_kept_in_the_address(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     before = numbers(page, "y")
     cell(page, "x", 2, 1).fill("12.5")
     settle(page)
@@ -38,7 +38,7 @@ def test_an_edit_moves_its_column_alone_and_is_kept_in_the_address(open_page: Op
     assert (after[:, [0, 2]] == before[:, [0, 2]]).all()
     assert (after[:, 1] != before[:, 1]).all()
     fragment = flushed(page)
-    assert fragment == "#x=7,5,4;2,3,4;1,12.5,3;7,5,6;3,3,4&table.cell=x,2,1"
+    assert fragment == "#part=table&x=7,5,4;2,3,4;1,12.5,3;7,5,6;3,3,4&table.cell=x,2,1"
     again = open_page(fragment)
     for sheet in ("x", "mean", "var", "xhat", "y"):
         assert texts(again, sheet) == texts(page, sheet)
@@ -47,7 +47,7 @@ def test_an_edit_moves_its_column_alone_and_is_kept_in_the_address(open_page: Op
 
 
 def test_a_block_is_pasted_and_the_table_grows(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     cell(page, "x", 4, 2).focus()
     assert paste(page, "10\t11,5\n12\t13\n")
     settle(page)
@@ -67,7 +67,7 @@ def test_a_block_is_pasted_and_the_table_grows(open_page: Open) -> None:
 
 
 def test_too_large_a_block_is_refused_where_it_is_and_nothing_changes(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     cell(page, "x", 0, 0).focus()
     assert paste(page, "\n".join(["1\t2"] * 5001))
     settle(page)
@@ -79,7 +79,7 @@ def test_too_large_a_block_is_refused_where_it_is_and_nothing_changes(open_page:
 
 
 def test_the_whole_table_as_text(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     part(page).get_by_text("The whole table as text").click()
     area = part(page).get_by_label("The whole table as text")
     page.wait_for_function(
@@ -97,7 +97,7 @@ def test_the_whole_table_as_text(open_page: Open) -> None:
 
 
 def test_keyboard_alone_walks_edits_and_leaves(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     page.locator("#tab-table").focus()
     for _ in range(12):
         page.keyboard.press("Tab")
@@ -166,7 +166,7 @@ def test_rows_and_columns_come_and_go_by_key_and_nothing_is_lost(open_page: Open
 
 
 def test_undo_comes_back_to_a_table_from_the_address(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     cell = page.get_by_label("x, row 1, column 1", exact=True)
     cell.fill("11")
     page.evaluate("location.hash = 'x=1,2;3,4'")
@@ -177,7 +177,7 @@ def test_undo_comes_back_to_a_table_from_the_address(open_page: Open) -> None:
 
 
 def test_escape_leaves_a_sheet(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     for sheet in ("x", "mean", "y", "parameters"):
         page.locator(f".sheet.{sheet} .cell").first.click()
         page.keyboard.press("Escape")
@@ -271,7 +271,7 @@ def test_an_empty_table_has_a_friendly_way_back(open_page: Open) -> None:
 
 
 def test_what_is_no_number_is_marked_left_out_and_kept(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     cell(page, "x", 1, 0).fill("about 2")
     cell(page, "parameters", 0, 2).fill("heavy")
     settle(page)
@@ -301,7 +301,7 @@ def test_what_is_no_number_is_marked_left_out_and_kept(open_page: Open) -> None:
 )
 def test_editing_stays_instant_at_64_by_64(open_page: Open, name: str) -> None:
     """Less than 100 ms from a letter to the painted page: of the processor, as other tests may keep it busy."""
-    page = open_page()
+    page = open_page("#part=table")
     page.set_default_timeout(60_000)
     page.evaluate("(hash) => (location.hash = hash)", f"norm={name}&x={write(table_of(64, 64))}&samples=4&groups=4")
     cell(page, "y", 63, 63).wait_for(state="attached")
@@ -340,7 +340,7 @@ def test_editing_stays_instant_at_64_by_64(open_page: Open, name: str) -> None:
 
 
 def test_a_click_and_typing_replaces_a_cell_and_a_second_click_does_not(open_page: Open) -> None:
-    page = open_page()
+    page = open_page("#part=table")
     cell = part(page).locator("[data-row='0'][data-column='0'][contenteditable]").first
     cell.click()
     page.keyboard.type("10")

@@ -8,12 +8,12 @@ its elements into root, and draws in `state.watch`; see state.js for when that r
 import { mountBackward } from "#backward/part.js";
 import { html, refuse } from "#lib/elements.js";
 import { guardEntry } from "#lib/entry.js";
-import { defineProblem } from "#lib/problem.js";
+import { PROBLEM, defineProblem } from "#lib/problem.js";
 import { choice, createState } from "#lib/state.js";
 import { explain } from "#maths/explanation.js";
 import { backward, backwardSums, describe, forward, measure, merge, partition } from "#maths/normalization.js";
 import { mountNetwork } from "#network/part.js";
-import { mountOverview } from "#overview/part.js";
+import { ABOUT, mountOverview } from "#overview/part.js";
 import { mountPadding } from "#padding/part.js";
 import { mountRunning } from "#running/part.js";
 import { mountTable } from "#table/part.js";
@@ -29,18 +29,19 @@ const THEMES = ["auto", "light", "dark"];
 
 function start() {
     const state = createState({
-        hash: location.hash,
+        hash: withPart(location.hash),
         write: (fragment) => history.replaceState(null, "", location.href.split("#")[0] + fragment),
         fail: (error) => {
             refuse(`This part of the page failed: ${/** @type {Error} */ (error).message}`);
             reportError(error);
         },
     });
-    state.field("part", choice(...Object.keys(PARTS)), "table");
+    state.field("part", choice(...Object.keys(PARTS)), "overview");
     state.field("theme", choice(...THEMES), "auto");
     defineProblem(state);
     for (const [name, mount] of Object.entries(PARTS)) mountSafely(name, mount, state.part(name));
     connectTabs(state);
+    connectStory(state);
     connectTheme(state);
     connectLeaving(state);
     guardEntry(document, refuse);
@@ -52,7 +53,7 @@ function start() {
     };
     complain();
     addEventListener("hashchange", () => {
-        state.apply(location.hash);
+        state.apply(withPart(location.hash));
         complain();
     });
     document.getElementById("failed").remove();
@@ -61,6 +62,19 @@ function start() {
     const maths = { describe, partition, measure, merge, forward, backwardSums, backward, explain };
     Object.assign(globalThis, { truenorm: maths });
 }
+
+/**
+ * Links from before there was an overview name no part, and mean the table: they hold one of its fields.
+ * @type {(hash: string) => string}
+ */
+function withPart(hash) {
+    const names = hash.replace(/^#/, "").split("&").map((word) => word.split("=")[0]);
+    const isTable = !names.includes("part") && names.some((name) => name === "table.cell" || ofTable.includes(name));
+    return isTable ? `${hash}&part=table` : hash;
+}
+
+/** @type {readonly string[]} */
+const ofTable = PROBLEM;
 
 /**
  * A part that fails says so in its panel; the others still work.
@@ -99,7 +113,10 @@ function connectTabs(state) {
             tabs[goal].focus();
         });
     });
+    const list = tabs[0].parentElement;
     state.watch(["part"], () => {
+        const { offsetLeft, offsetWidth } = tabs[names.indexOf(state.get("part"))];
+        list.scrollLeft = offsetLeft - list.offsetLeft - (list.clientWidth - offsetWidth) / 2; // on a phone, in sight
         names.forEach((name, place) => {
             const shown = name === state.get("part");
             tabs[place].setAttribute("aria-selected", String(shown));
@@ -107,6 +124,30 @@ function connectTabs(state) {
             document.getElementById(`panel-${name}`).hidden = !shown;
         });
     });
+}
+
+/**
+ * Each part ends with the way to the one after it, and back.
+ * @type {(state: State) => void}
+ */
+function connectStory(state) {
+    const names = Object.keys(PARTS);
+    /** @type {(name: string, kind: "back" | "next") => HTMLElement} */
+    const button = (name, kind) => {
+        const tab = document.getElementById(`tab-${name}`);
+        const onclick = () => {
+            state.set({ part: name });
+            scrollTo(0, 0);
+            tab.focus({ preventScroll: true });
+        };
+        const words = kind === "next" ? `next: ${tab.textContent} →` : `← back: ${tab.textContent}`;
+        return html("button", { type: "button", class: kind, onclick }, words,
+            kind === "next" ? html("small", {}, ABOUT[name]) : null);
+    };
+    names.forEach((name, i) => document.getElementById(`panel-${name}`).append(html(
+        "nav", { class: "story", "aria-label": `From here: ${name}` },
+        i > 0 ? button(names[i - 1], "back") : null, i < names.length - 1 ? button(names[i + 1], "next") : null,
+    )));
 }
 
 /**

@@ -142,7 +142,8 @@ interface BoxLines extends Boxes { beside?: string[] | null; above?: string[] | 
 interface CellContent { value: any; state: string }
 interface Sheet {
     element: HTMLElement; grid: HTMLElement; box: HTMLElement;
-    shape(wanted: SheetShape): void; write(read: (row: number, column: number) => CellContent): void;
+    shape(wanted: SheetShape): void;
+    write(read: (row: number, column: number) => CellContent, largest?: number | null): void;
     drawBoxes(wanted: BoxLines): void; focus(row: number, column: number): void;
     light(lit: Area | null, at: Place | null): void; setCaption(words: Node[]): void;
     tall(): boolean; cellWidth(): number; offsetOf(column: number): number;
@@ -250,10 +251,11 @@ interface StripLine {
     void;
 }
 /** How far drawings and sliders reach. */
-interface Ranges { xs: number[]; ys: number[]; weights: number; biases: number }
+interface Ranges { axis: number[]; weights: number; biases: number }
 interface StripsNow extends Ranges { problem: Problem; out: ForwardResult }
 interface DrawnCell {
-    element: HTMLElement; shown: any; state: string; length: number; row?: number; column?: number; wide?: number;
+    element: HTMLElement; shown: any; state: string; length: number; bar?: number;
+    row?: number; column?: number; wide?: number;
 }
 interface SheetLine { element: HTMLElement; head: HTMLElement; cells: DrawnCell[] }
 interface SheetOptions {

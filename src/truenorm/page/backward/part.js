@@ -61,11 +61,10 @@ export function mountBackward(root, state) {
         })),
     );
     root.append(html(
-        "div", { class: "backward" }, html("h2", {}, "Backward pass"),
+        "div", { class: "backward" }, html("h2", { class: "unseen" }, "Backward pass"),
         html(
-            "p", {}, "If one number in a network were a little larger, how much would the loss change? The loss says "
-            + "how wrong the network is; the answer is called the number’s gradient, and networks learn from nothing "
-            + "else. At the output y it is known: dy. Follow it back, step by step, to the input x: dx.",
+            "p", {}, "If one number were a little larger, how much would the loss change? That is its gradient, and "
+            + "networks learn from nothing else. At the output y it is known: dy. Follow it back to the input x: dx.",
         ),
         empty, filled,
     ));

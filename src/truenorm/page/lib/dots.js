@@ -24,6 +24,8 @@ export function dotStrip({ label, values, mean = null, std = null, domain, width
     return svg(
         "svg", { class: "dots", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name },
         svg("line", { class: "axis", x1: 8, x2: width - 8, y1: middle, y2: middle }),
+        known && low < 0 && high > 0 ? svg("line", { class: "zero", x1: place(0), x2: place(0), y1: 8, y2: height - 8 })
+            : null,
         middles ? bar(place(Math.max(mean - std, low)), place(Math.min(mean + std, high)), middle) : null,
         middles ? svg("line", { class: "mean", x1: place(mean), x2: place(mean), y1: 4, y2: height - 4 }) : null,
         shown.map((value) => svg("circle", { class: "dot", cx: place(value), cy: middle, r: 4 })),

@@ -75,6 +75,14 @@ export function scrollBox(label, ...children) {
  * @type {(element: Element) => void}
  */
 export function watchWidth(element) {
+    const fade = () => {
+        const hidden = element.scrollWidth - element.clientWidth - element.scrollLeft;
+        element.classList.toggle("more-left", element.scrollLeft > 1);
+        element.classList.toggle("more-right", hidden > 1);
+    };
+    element.addEventListener("scroll", fade, { passive: true });
+    new ResizeObserver(fade).observe(element);
+    if (element.firstElementChild) new ResizeObserver(fade).observe(element.firstElementChild); // which may grow
     widths ??= new ResizeObserver((entries) => entries.forEach(({ target }) => {
         const tall = target.classList.contains("box") && target.scrollHeight > target.clientHeight + 1;
         if (tall || target.scrollWidth > target.clientWidth) target.setAttribute("tabindex", "0");

@@ -12,13 +12,14 @@ Formulas as MathML, written as text:
 
 Numbers may look as `formatNumber` writes them. What cannot be read as a formula is shown as the text it is.
 */
-import { mathml, watchWidth } from "#lib/elements.js";
+import { html, mathml, watchWidth } from "#lib/elements.js";
 import { SYMBOLS } from "#lib/symbols.js";
 
 const NUMBER = /(\d[\d.]*(?:e[+-]?\d+)?(?:×10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?|∞|NaN)/;
 const SIGN = /([+\-−=≈·,()/|²³Σ])/; // before names, as Σ is a letter, too
 const NAME = /(\p{L}[\p{L}\d]*(?:_[\p{L}\d]+)?)/u;
 const WORDS = /"([^"]*)"/;
+const LONG = 30; // characters above a bar that may not fit beside what comes before
 const TOKEN = new RegExp(`\\s*(?:${[NUMBER, SIGN, NAME, WORDS].map((one) => one.source).join("|")})`, "uy");
 
 /**
@@ -34,6 +35,50 @@ export function formula(text, { display = false } = {}) {
         math.append(mathml("mtext", {}, text));
     }
     return math;
+}
+
+/**
+ * The same in pieces, which go on in the next line where there is no room: it breaks before signs, and a long sum above
+ * a bar is written in brackets instead.
+ * @type {(text: string) => HTMLElement}
+ */
+export function formulaLine(text) {
+    /** @type {Element[]} */
+    let items = [];
+    try {
+        items = [...readSum(tokens(text), true).children].flatMap(spread);
+    } catch {
+        items = [mathml("mtext", {}, text)];
+    }
+    /** @type {Element[][]} */
+    const pieces = [[]];
+    for (const item of items) {
+        const isFirstSign = pieces.length === 1 && pieces[0].length === 1 && item.textContent === "=";
+        if (item.getAttribute("data-break") === "true" && !isFirstSign) pieces.push([]);
+        pieces.at(-1).push(item);
+    }
+    return html("div", { class: "formula" }, pieces.map((piece) => {
+        const math = mathml("math", { display: "block" }, piece);
+        watchWidth(math);
+        return math;
+    }));
+}
+
+/**
+ * What stands in a line of its own, taken apart: lines may break before its signs.
+ * @type {(element: Element) => Element[]}
+ */
+function spread(element) {
+    if (element.localName === "mo") {
+        element.setAttribute("data-break", "true");
+        element.setAttribute("form", "infix"); // at the start of a piece too
+    }
+    if (element.localName !== "mfrac" || element.textContent.length < LONG) return [element];
+    const [above, below] = element.children;
+    const inside = [...above.children].flatMap(spread);
+    /** @type {(sign: string) => MathMLElement} */
+    const plain = (sign) => mathml("mo", { stretchy: "false" }, sign);
+    return [plain("("), ...inside, plain(")"), plain("/"), below];
 }
 
 /**

@@ -42,7 +42,7 @@ export function mountPadding(root, state) {
     });
     root.classList.add("padding");
     root.append(
-        html("h2", {}, "Padded sentences"),
+        html("h2", { class: "unseen" }, "Padded sentences"),
         html(
             "p", {}, "A network reads many sentences at once, as one rectangle of numbers. So shorter sentences are ",
             "filled up with rows of zeros, the ", html("em", {}, "padding"), ". Batch norm treats them as words. ",
@@ -67,8 +67,8 @@ export function mountPadding(root, state) {
         }),
         attention.element,
         html(
-            "p", {}, "Below the stack, for each column: its mean μ and its standard deviation σ, the usual distance of ",
-            "its numbers from the mean.",
+            "p", {}, "Below the stack, for each column: its mean μ and its standard deviation σ, the usual ",
+            "distance of its numbers from the mean.",
         ),
         html("div", { class: "columns" }, stack.element, html(
             "div", { class: "beside" },

@@ -167,7 +167,7 @@ function describeStatistic(out, sheet, row, column) {
 }
 
 /** @type {(out: ForwardResult, row: number, column: number) => string} */
-function normalisedLine(out, row, column) {
+export function normalisedLine(out, row, column) {
     const s = out.partition.index[row][column];
     const { norm } = out;
     const eps = formatNumber(norm.eps);

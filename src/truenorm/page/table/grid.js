@@ -14,7 +14,7 @@ Made for 64 x 64: elements are kept and only what changed is written; cells have
 number moves nothing else; boxes and light are a few elements on top, not a class on thousands of cells.
 */
 import { html, putText, scrollBox, setVariable } from "#lib/elements.js";
-import { formatNumber } from "#lib/numbers.js";
+import { formatNumber, readNumber } from "#lib/numbers.js";
 import { SYMBOLS, columnName } from "#lib/symbols.js";
 import { rangeOf } from "#table/formulas.js";
 
@@ -125,15 +125,17 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
 
     /**
      * `read(row, column)` is { value, state }: a text, a number or null, and "", "missing" or "wrong".
-     * @type {(read: (row: number, column: number) => CellContent) => void}
+     * With `largest`, each number is a bar too, from the middle of its cell, on the scale of this largest number.
+     * @type {(read: (row: number, column: number) => CellContent, largest?: number | null) => void}
      */
-    function write(read) {
+    function write(read, largest = null) {
         let longest = 0;
         for (const line of lines) {
             for (const cell of line.cells) {
                 const { value, state } = read(cell.row, cell.column);
                 if (onedit || !Object.is(cell.shown, value)) show(cell, value);
                 if (cell.state !== state) mark(cell, state);
+                if (largest !== null) drawBar(cell, largest);
                 longest = Math.max(longest, cell.length / cell.wide);
             }
         }
@@ -149,6 +151,17 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
         if (!onedit) cell.element.firstChild.nodeValue = text;
         else if (typedIn(cell.element) !== text) cell.element.textContent = text; // where it was typed, the caret stays
         if (onedit) cell.element.classList.toggle("long", text.length > WIDEST);
+    }
+
+    /** @type {(cell: DrawnCell, largest: number) => void} */
+    function drawBar(cell, largest) {
+        const value = cell.state === "" && largest > 0 ? readNumber(String(cell.shown)) / largest : 0;
+        const bar = Number.isFinite(value) ? Math.round(value * 1000) / 1000 : 0;
+        if (bar === cell.bar) return;
+        cell.bar = bar;
+        cell.element.classList.toggle("plus", bar >= 0);
+        cell.element.classList.toggle("minus", bar < 0);
+        setVariable(cell.element, "--bar", bar);
     }
 
     /** @type {(cell: DrawnCell, state: string) => void} */
@@ -263,8 +276,16 @@ export function createSheet({ sheet, caption, label, onpoint, onfocus, onkey, on
             ? { sheet, row: Number(cell.dataset.row), column: Number(cell.dataset.column) } : null;
     };
 
-    grid.addEventListener("pointerover", (event) => onpoint(placeOf(event.target)));
-    grid.addEventListener("pointerleave", () => onpoint(null));
+    /** @type {EventTarget | null} */
+    let under = null;
+    grid.addEventListener("pointermove", ({ target }) => { // not pointerover: a page that scrolls is no pointing
+        if (target !== under) onpoint(placeOf(target));
+        under = target;
+    });
+    grid.addEventListener("pointerleave", () => {
+        under = null;
+        onpoint(null);
+    });
     let pressed = false;
     /** @type {HTMLElement | null} */
     let fresh = null; // who comes to a cell replaces it by typing; a second click puts the caret

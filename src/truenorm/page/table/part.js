@@ -10,10 +10,11 @@ import { codesFor } from "#lib/code.js";
 import { chooser, setInactive, uniqueId } from "#lib/controls.js";
 import { copyButtons } from "#lib/copy.js";
 import { html, putText } from "#lib/elements.js";
-import { formula } from "#lib/formula.js";
+import { formula, formulaLine } from "#lib/formula.js";
 import { readNumber } from "#lib/numbers.js";
 import { PROBLEM, readProblem } from "#lib/problem.js";
 import { PARAMETERS, PARAMETER_NAMES, createActions } from "#table/actions.js";
+import { createBeside } from "#table/beside.js";
 import { boxAround, boxesOf, groupNames, indicesUpTo, sampleNames } from "#table/boxes.js";
 import { axesLegend, epsSlider, sheetButton, sheetStepper, sheetToolbar, wholeTable } from "#table/controls.js";
 import {
@@ -23,6 +24,7 @@ import { createSheet } from "#table/grid.js";
 import { createStrips } from "#table/strips.js";
 
 const SHEETS = ["x", "mean", "var", "xhat", "y"];
+const MOST_BARS = 300; // cells that get a bar: in larger tables they cost more than they show
 const MERGED = ["mean", "var"]; // one cell for each box, the others have all the cells of x
 
 /**
@@ -115,10 +117,18 @@ export function mountTable(root, state) {
     const identity = sheetButton("γ = σ, β = μ", actions.undoNormalization);
     const plain = sheetButton("γ = 1, β = 0", actions.clearParameters);
     const recovered = html("p", { class: "note", role: "status" });
+    const beside = createBeside({
+        onpoint: (at) => point(at && { sheet: "xhat", ...at }), onchoose: (at) => select({ sheet: "xhat", ...at }),
+    });
     const strips = createStrips({ onparameter: actions.setParameter });
     const below = html(
         "div", {},
-        html("h3", {}, "The formula"), general, html("div", { class: "controls" }, epsSlider(state), ddof, epsAt),
+        html(
+            "div", { class: "pair" },
+            html("div", {}, html("h3", {}, "Batch norm and layer norm side by side"), beside.element),
+            html("div", {}, html("h3", {}, "The formula"), general,
+                html("div", { class: "controls" }, epsSlider(state), ddof, epsAt)),
+        ),
         html("h3", {}, "γ and β"),
         html("p", {}, "A network may not want its numbers around 0. So each column has a γ that stretches them and a "
             + "β that moves them; it learns both. They can even undo the normalization: try it."),
@@ -129,11 +139,10 @@ export function mountTable(root, state) {
     const titles = Object.fromEntries(Object.entries(NORMS).map(([name, { title }]) => [name, title]));
     root.append(html(
         "div", { class: "table-part" },
-        html("h2", {}, "One table"),
+        html("h2", { class: "unseen" }, "One table"),
         html(
-            "p", { class: "intro" }, "Each row is an example, each column one node of a network. ",
-            html("b", {}, "Point at a cell"),
-            ": the box around it holds the cells that share its mean. Change a number, and see which others follow.",
+            "p", { class: "intro" }, "Each row is an example, each column a node. ", html("b", {}, "Point at a cell"),
+            ": the box around it holds the cells that share its μ and σ². Change a number: which others follow?",
         ),
         html("div", { class: "controls top" }, chooser(state, "norm", "Norm", titles), counts), axes,
         empty, work, problems, below, wholeTable(state, actions),
@@ -246,10 +255,11 @@ export function mountTable(root, state) {
     function writeSheets() {
         const { cells, valid } = problem;
         const { index } = out.partition;
+        const largest = cells.length * cells[0].length > MOST_BARS ? null : largestOf(problem, out);
         sheets.x.write((i, j) => {
             const text = cells[i][j];
             return { value: text, state: valid[i][j] ? "" : text.trim() === "" ? "missing" : "wrong" };
-        });
+        }, largest);
         /** @type {Record<string, (i: number, j: number) => number | null>} */
         const numbers = {
             mean: (i, j) => (out.moments.count[index[i][j]] ? out.moments.mean[index[i][j]] : null),
@@ -261,7 +271,7 @@ export function mountTable(root, state) {
             sheets[name].write((i, j) => {
                 const value = read(i, j);
                 return { value, state: value === null ? "missing" : "" };
-            });
+            }, name === "var" ? null : largest);
         }
         parameters.write((i, j) => {
             const name = PARAMETER_NAMES[i];
@@ -274,11 +284,12 @@ export function mountTable(root, state) {
         const at = pointed();
         toolbar.refresh(selected());
         if (!at) return;
+        beside.update(problem, at);
         const box = boxAround(boxes, at, problem);
         for (const [name, sheet] of Object.entries(sheets)) sheet.light(box, MERGED.includes(name) ? null : at);
         parameters.light({ row: 0, column: at.column, high: 2, wide: 1 }, null);
         const { title, lines } = describeCell(out, problem.cells, at);
-        explained.replaceChildren(html("p", {}, title), ...lines.map((line) => formula(line, { display: true })));
+        explained.replaceChildren(html("p", {}, title), ...lines.map(formulaLine));
         spoken.textContent = [title, ...lines.map((line) => line.replaceAll('"', ""))].join(". ");
         describeFocused(spoken.id);
     }
@@ -314,7 +325,7 @@ export function mountTable(root, state) {
         const shares = indicesUpTo(columns).map((j) => j + 1).filter((count) => columns % count === 0);
         groups.refresh(norm.groups, shares, `${countOf(columns, "column")}: ${shares.join(" or ")} equal groups`);
         ddof.disabled = !norm.center;
-        general.replaceChildren(formula(generalFormula(norm), { display: true }));
+        general.replaceChildren(formulaLine(generalFormula(norm)));
         axes.replaceChildren(...axesLegend(norm, boxes.rowStarts.length * boxes.columnStarts.length));
     }
 
@@ -345,6 +356,15 @@ export function mountTable(root, state) {
 
     state.watch(PROBLEM, update);
     state.watch(["table.cell"], light);
+}
+
+/**
+ * The largest of all numbers that are drawn as bars: x, μ, x̂ and y have one scale.
+ * @type {(problem: Problem, out: ForwardResult) => number}
+ */
+function largestOf({ x, valid }, { xhat, y }) {
+    const sizes = [x, xhat, y].flatMap((table) => table.flatMap((row, i) => row.filter((_, j) => valid[i][j])));
+    return sizes.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 }
 
 /**

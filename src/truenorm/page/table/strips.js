@@ -25,7 +25,9 @@ export function createStrips({ onparameter }) {
             if (line && isIntersecting) line.draw();
         }
     }, { rootMargin: "100px" });
-    addEventListener("beforeprint", () => lines.forEach((line) => line.draw())); // paper has no sight
+    const drawAll = () => lines.forEach((line) => line.draw()); // paper has no sight
+    addEventListener("beforeprint", drawAll);
+    matchMedia("print").addEventListener("change", drawAll);
     /** @type {HTMLElement} */
     const ends = html("p", { class: "note" });
     /** @type {StripsNow} */
@@ -62,10 +64,9 @@ export function createStrips({ onparameter }) {
             line.bias.show(problem.bias[j], now.biases);
             if (line.inSight) line.draw();
         });
-        const [xs, ys] = [now.xs.map((end) => formatNumber(end)), now.ys.map((end) => formatNumber(end))];
-        ends.hidden = ![...now.xs, ...now.ys].every(Number.isFinite); // then there are no dots
+        ends.hidden = !now.axis.every(Number.isFinite); // then there are no dots
         ends.textContent = "A dot is a cell, the tick the column's mean, the bar one standard deviation to each side. "
-            + `x is drawn from ${xs[0]} to ${xs[1]}, y from ${ys[0]} to ${ys[1]}.`;
+            + `All lines reach from ${now.axis.map((end) => formatNumber(end)).join(" to ")}, with a thin line at 0.`;
     }
 
     return { element: html("div", {}, list, ends), update };
@@ -75,19 +76,19 @@ export function createStrips({ onparameter }) {
  * Redraws the dots of a column if they moved.
  * @type {(line: StripLine, column: number, before: HTMLElement, after: HTMLElement, now: StripsNow) => void}
  */
-function drawLine(line, column, before, after, { problem, out, xs, ys }) {
+function drawLine(line, column, before, after, { problem, out, axis }) {
     const isValid = problem.valid.map((row) => row[column]);
     const [x, y] = [problem.x, out.y].map((table) => table.map((row) => row[column]).filter((_, i) => isValid[i]));
-    const key = [x, y, xs, ys].join(" ");
+    const key = [x, y, axis].join(" ");
     if (key === line.drawn) return;
     line.drawn = key;
     const name = `column ${column + 1}`;
-    /** @type {(letter: string, values: number[], domain: number[]) => Element[]} */
-    const strip = (letter, values, domain) => [
-        html("i", {}, letter), dotStrip({ label: `${letter}, ${name}`, values, ...spreadOf(values), domain }),
+    /** @type {(letter: string, values: number[]) => Element[]} */
+    const strip = (letter, values) => [
+        html("i", {}, letter), dotStrip({ label: `${letter}, ${name}`, values, ...spreadOf(values), domain: axis }),
     ];
-    before.replaceChildren(...strip("x", x, xs));
-    after.replaceChildren(...strip("y", y, ys));
+    before.replaceChildren(...strip("x", x));
+    after.replaceChildren(...strip("y", y));
 }
 
 /**
@@ -119,7 +120,7 @@ function parameterSlider(name, column, onparameter) {
 }
 
 /**
- * How far the drawings and sliders reach. y has room to move, so that one sees it move.
+ * How far the drawings and sliders reach. x and y have one axis: the same numbers look the same.
  * @type {(problem: Problem, out: ForwardResult) => Ranges}
  */
 function domainsOf({ x, valid }, out) {
@@ -127,12 +128,11 @@ function domainsOf({ x, valid }, out) {
     const ys = out.y.flat();
     /** @type {(values: number[]) => number} */
     const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value)), 3);
-    const [low, high] = [xs.reduce((a, b) => Math.min(a, b), Infinity), xs.reduce((a, b) => Math.max(a, b), -Infinity)];
+    const reach = largest(ys); // 3 at least, so that y has room to move
+    const [low, high] = [xs.reduce((a, b) => Math.min(a, b), -reach), xs.reduce((a, b) => Math.max(a, b), reach)];
     const step = 10 ** Math.floor(Math.log10(high - low > 0 ? high - low : 1));
-    const reach = roundUp(largest(ys));
     return {
-        xs: low <= high ? [Math.floor(low / step) * step, Math.ceil(high / step) * step] : [0, 1],
-        ys: [-reach, reach],
+        axis: [Math.floor(low / step) * step, Math.ceil(high / step) * step],
         weights: roundUp(largest(out.rstd.map((rstd) => (rstd > 0 ? 1 / rstd : 0)))),
         biases: roundUp(largest(xs)),
     };
