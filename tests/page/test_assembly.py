@@ -84,7 +84,7 @@ def test_the_page_is_one_small_file_that_asks_for_nothing() -> None:
     ]
     namespaces = {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML"}
     assert set(re.findall(r"https?://[^\s\"'`<>\\]*", text)) <= namespaces
-    assert not re.search(r"@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket|EventSource|sendBeacon|import\(", text)
+    assert not re.search(r"@import|url\((?!#)|\bfetch\(|XMLHttpRequest|WebSocket|EventSource|sendBeacon|import\(", text)
 
 
 def test_its_policy_allows_its_own_scripts_and_style_alone() -> None:
@@ -120,12 +120,12 @@ def test_lines_are_no_longer_than_in_python(file: Path) -> None:
 def test_comments_can_be_removed_line_by_line(path: str) -> None:
     inside = False  # of a comment that began at the start of a line
     for number, line in enumerate(map(str.strip, page.sources()[path].splitlines()), 1):
-        inside = inside or line.startswith("/*")
+        inside = inside or (line.startswith("/*") and "*/" not in line[:-2])
         if inside:
-            assert "*/" not in line[:-2], f"{path}:{number}: code behind a comment"
+            assert "*/" not in line[:-2], f"{path}:{number}: code behind a long comment"
             inside = not line.endswith("*/")
         elif not line.startswith("//"):
-            assert line.count("/*") == line.count("*/"), f"{path}:{number}: a comment behind code goes on"
+            assert line.count("/*") <= line.count("*/"), f"{path}:{number}: a comment behind code goes on"
             if path.endswith(".js"):
                 assert line.replace("\\`", "").count("`") % 2 == 0, f"{path}:{number}: a template spans lines"
     assert not inside

@@ -129,7 +129,7 @@ def without_comments(text: str) -> str:
     """
     kept, inside = [], False
     for line in map(str.strip, text.splitlines()):
-        inside = inside or line.startswith("/*")
+        inside = inside or (line.startswith("/*") and "*/" not in line[:-2])
         if line and not inside and not line.startswith("//"):
             kept.append(line)
         inside = inside and not line.endswith("*/")
