@@ -1,5 +1,5 @@
-// Every step of the page's network, as JSON: `node network_steps.mjs '["anna"]' small 0 0.1`. test_network.py compares it
-// with Python's.
+// Every step of the page's network, as JSON: `node network_steps.mjs '["anna"]' small 0 0.1`. test_network.py compares
+// it with Python's.
 import { explainNetwork } from "../../src/truenorm/page/maths/network_explanation.js";
 import { startNetwork } from "../../src/truenorm/page/network/model.js";
 
@@ -11,4 +11,5 @@ const checks = Object.fromEntries(found.steps.flatMap(({ name, part }) => {
     const check = part === "backward" ? found.check(name, 0) : null;
     return check ? [[name, check.largest]] : [];
 }));
-process.stdout.write(JSON.stringify({ steps, checks, loss: found.loss, loss_after: found.lossAfter, labels: found.labels }));
+const { loss, lossAfter, labels } = found;
+process.stdout.write(JSON.stringify({ steps, checks, loss, loss_after: lossAfter, labels }));

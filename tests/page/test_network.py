@@ -221,8 +221,19 @@ def test_bad_input_is_answered_where_it_happened(open_page: Open) -> None:
         assert said.startswith("A learning rate is a number from")
         assert said.endswith("0.1 stays in use.")
         assert rate.input_value() == text
-    page.get_by_label("Seed of the random numbers").fill("1.5")
+    seed = page.get_by_label("Seed of the random numbers")
+    seed.fill("1.5")
     assert "A seed is a whole number" in page.locator(".network-data .problem").last.inner_text()
+    assert page.locator(".network-main").inner_text() == before
+    words.fill("b3n")
+    seed.fill("3")
+    settle(page)
+    assert page.locator(".network-main").inner_text() != before
+    assert words.input_value() == "b3n"
+    page.get_by_role("button", name="Reset words, seed and learning rate").click()
+    settle(page)
+    assert words.input_value() == SMALL.replace(",", ", ")
+    assert page.locator(".network-data .problem").first.is_hidden()
     assert page.locator(".network-main").inner_text() == before
     weight = page.get_by_label("w\u2081", exact=True)
     weight.fill("NaN")
@@ -233,7 +244,7 @@ def test_bad_input_is_answered_where_it_happened(open_page: Open) -> None:
     weight.fill("1")
     settle(page)
     assert page.locator(".network-layer .problem").is_hidden()
-    assert "in rows 1, 2, 4." in page.locator(".network-layer .note").inner_text()
+    assert "Rows with the notes\u2019 z: 1, 2, 4." in page.locator(".network-layer .note").inner_text()
 
 
 # test_browser.py looks at the part as it opens, in these two views.

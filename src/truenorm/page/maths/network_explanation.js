@@ -86,9 +86,9 @@ const INSIDE = {
  * @type {Record<string, string>}
  */
 const AXES = {
-    C: "character e", X: "b t", Y: "b", E: "b e", W1: "e h", b1: "h", H0: "b h", "μ": "h", "σ²": "h", HN: "b h", "γ": "h",
-    "β": "h", HZ: "b h", HA: "b h", W2: "h character", b2: "character", logits: "b character", "Ŷ": "b character", L: "",
-    uses: "character",
+    C: "character e", X: "b t", Y: "b", E: "b e", W1: "e h", b1: "h", H0: "b h", "μ": "h", "σ²": "h", HN: "b h",
+    "γ": "h", "β": "h", HZ: "b h", HA: "b h", W2: "h character", b2: "character", logits: "b character",
+    "Ŷ": "b character", L: "", uses: "character",
 };
 
 const CHANGE = 1e-5; // of an element, for finite differences: truncation and rounding errors are both below 1e-9
@@ -233,7 +233,8 @@ export function explainNetwork(network, x, targets, { learningRate = 0.1, charac
 function formulaOf(name, n, { ddof, eps }) {
     const bessel = name === "σ²" && ddof ? ", with Bessel's correction" : "";
     const epsilon = String(eps).replace("0.00001", "1e-05"); // as Python writes it
-    return FORMULAS[name].replace("/ D", ddof ? "/ (n - 1)" : "/ n").replace("= N", `= ${n}`).replace("EPS", epsilon) + bessel;
+    const degrees = ddof ? "/ (n - 1)" : "/ n";
+    return FORMULAS[name].replace("/ D", degrees).replace("= N", `= ${n}`).replace("EPS", epsilon) + bessel;
 }
 
 /**
@@ -249,7 +250,8 @@ function makeStep(part, name, formula, value) {
 
 /** @type {(value: any) => Float64Array} */
 function flatten(value) {
-    return Float64Array.from(typeof value[0] === "number" ? value : value.flatMap((/** @type {any} */ row) => [...row]));
+    const rows = typeof value[0] === "number" ? [value] : value;
+    return Float64Array.from(rows.flatMap((/** @type {Iterable<number>} */ row) => [...row]));
 }
 
 /** @type {(target: Parameter, flat: Float64Array) => void} */

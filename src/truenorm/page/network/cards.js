@@ -37,7 +37,7 @@ export function valueCard(state) {
             marked: step.name === "C" ? (row) => usesInWords(model, row) : null,
         });
         details.replaceChildren(...calculation(model, step, chosen),
-            ...(step.name === "C" ? [html("p", { class: "note" }, "● rows that this batch uses, and how often.")] : []));
+            ...(step.name === "C" ? [html("p", { class: "note" }, "● rows that this batch uses")] : []));
     }
     return { element, update };
 }
@@ -74,7 +74,10 @@ export function gradientCard(state) {
     return { element, update };
 }
 
-/** @type {(state: State, title: string) => { element: HTMLElement } & Record<"heading" | "details", HTMLElement> & { matrix: View<MatrixUpdate> }} */
+/**
+ * @type {(state: State, title: string) => Record<"element" | "heading" | "details", HTMLElement> & { matrix:
+ *     View<MatrixUpdate> }}
+ */
 function card(state, title) {
     const matrix = matrixView({ onchoose: (row, column) => state.set({ "network.cell": `${row + 1},${column + 1}` }) });
     const [heading, details] = [html("p", { class: "formula" }), html("div", { class: "details" })];
@@ -128,8 +131,10 @@ function usesInWords(model, row) {
 
 /** @type {(model: NetworkModel, row: number) => string} */
 function scatterInWords({ x, labels }, row) {
-    const places = x.flatMap((tokens, b) => tokens.flatMap((token, t) => (token === row ? [`${labels.b[b]} t${t}`] : [])));
-    const shown = places.length > 12 ? [...places.slice(0, 12), `and ${places.length - 12} more`] : places;
-    return places.length ? `Row “${labels.character[row]}” of C was used ${places.length}×: ${shown.join(", ")}. `
-        + "Each use adds its part of dE." : `Row “${labels.character[row]}” of C was not used by this batch.`;
+    const places = x.flatMap((tokens, b) =>
+        tokens.flatMap((token, t) => (token === row ? [`${labels.b[b]} t${t}`] : [])));
+    const name = `Row “${labels.character[row]}” of C was`;
+    const shown = places.length > 12 ? [...places.slice(0, 12), "…"] : places;
+    return places.length === 0 ? `${name} not used by this batch.`
+        : `${name} used ${places.length}×: ${shown.join(", ")}. Each use adds its part of dE.`;
 }

@@ -33,7 +33,8 @@ export function drawCells(canvas, { rows, columns, values }, width, height) {
             if (!(value < 0) || !dashed) continue;
             ink.globalAlpha = 0.4 + 0.6 * ink.globalAlpha;
             ink.fillStyle = caretColor;
-            ink.fillRect(left + (right - left) * 0.25, Math.round((top + bottom - scale) / 2), (right - left) * 0.5, scale);
+            const middle = Math.round((top + bottom - scale) / 2);
+            ink.fillRect(left + (right - left) / 4, middle, (right - left) / 2, scale);
         }
     }
     ink.globalAlpha = 1;

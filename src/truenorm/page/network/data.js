@@ -2,12 +2,11 @@
 What the network is made from: its size, the words, the seed of its random numbers.
 */
 import { chooser, uniqueId } from "#lib/controls.js";
-import { html, putText } from "#lib/elements.js";
+import { html } from "#lib/elements.js";
 import { readNumber } from "#lib/numbers.js";
 import { quoted } from "#lib/text.js";
-import { readWords, wordsOf } from "#network/words.js";
-
-const MOST_SEED = 1e6;
+import { complaintAbout } from "#network/entries.js";
+import { MOST_SEED, readWords, wordsOf } from "#network/words.js";
 
 /** @type {(state: State) => HTMLElement} */
 export function sizeChooser(state) {
@@ -17,60 +16,55 @@ export function sizeChooser(state) {
 /** @type {(state: State) => HTMLElement} */
 export function dataView(state) {
     const [wordsId, seedId] = [uniqueId(), uniqueId()];
-    const wordsProblem = html("p", { class: "problem", role: "status", hidden: true });
-    const seedProblem = html("p", { class: "problem", role: "status", hidden: true });
-    /** @type {HTMLTextAreaElement} */
-    const words = html("textarea", {
-        id: wordsId, rows: 2, maxlength: 1500, spellcheck: "false", oninput: () => {
-            const read = readWords(words.value);
-            show(wordsProblem, words, read.problem && `${read.problem} The network keeps the words from before.`);
-            if (!read.problem) state.set({ "network.words": read.words, "network.path": [] });
-        },
-    });
-    /** @type {HTMLInputElement} */
+    const words = html("textarea", { id: wordsId, rows: 2, maxlength: 1500, spellcheck: "false", oninput: enterWords });
     const seed = html("input", {
-        type: "text", id: seedId, inputmode: "numeric", autocomplete: "off", maxlength: 20, oninput: () => {
-            const value = readNumber(seed.value);
-            const good = Number.isInteger(value) && value >= 0 && value <= MOST_SEED;
-            show(seedProblem, seed, good ? "" : `A seed is a whole number from 0 to ${MOST_SEED}, got `
-                + `${quoted(seed.value)}. ${state.get("network.seed")} stays in use.`);
-            if (good) state.set({ "network.seed": value, "network.path": [] });
-        },
+        type: "text", id: seedId, inputmode: "numeric", autocomplete: "off", maxlength: 20, oninput: enterSeed,
     });
+    const [aboutWords, aboutSeed] = [complaintAbout(words), complaintAbout(seed)];
 
-    /** @type {(place: HTMLElement, field: HTMLElement, problem: string) => void} */
-    function show(place, field, problem) {
-        place.hidden = problem === "";
-        putText(place, problem);
-        if (problem) field.setAttribute("aria-invalid", "true");
-        else field.removeAttribute("aria-invalid");
+    function enterWords() {
+        const read = readWords(words.value);
+        aboutWords.complain(read.problem && `${read.problem} The network keeps the words from before.`);
+        if (!read.problem) state.set({ "network.words": read.words, "network.path": [] });
     }
 
-    state.watch(["network.words", "network.size", "network.seed"], () => {
-        const now = wordsOf(state);
-        if (readWords(words.value).words.join() !== now.join() && document.activeElement !== words) {
-            words.value = now.join(", ");
-            show(wordsProblem, words, "");
+    function enterSeed() {
+        const value = readNumber(seed.value);
+        const good = Number.isInteger(value) && value >= 0 && value <= MOST_SEED;
+        aboutSeed.complain(good ? "" : `A seed is a whole number from 0 to ${MOST_SEED}, got ${quoted(seed.value)}. `
+            + `${state.get("network.seed")} stays in use.`);
+        if (good) state.set({ "network.seed": value, "network.path": [] });
+    }
+
+    let [lastWords, lastSeed] = ["", ""];
+
+    /** What changed elsewhere replaces what was typed; the rest stays, even if it cannot be used. */
+    function show() {
+        const [nowWords, nowSeed] = [wordsOf(state).join(", "), String(state.get("network.seed"))];
+        if (nowWords !== lastWords && readWords(words.value).words.join(", ") !== nowWords) {
+            words.value = nowWords;
+            aboutWords.complain("");
         }
-        if (readNumber(seed.value) !== state.get("network.seed") && document.activeElement !== seed) {
-            seed.value = String(state.get("network.seed"));
-            show(seedProblem, seed, "");
+        if (nowSeed !== lastSeed && String(readNumber(seed.value)) !== nowSeed) {
+            seed.value = nowSeed;
+            aboutSeed.complain("");
         }
-    });
+        [lastWords, lastSeed] = [nowWords, nowSeed];
+    }
+    state.watch(["network.words", "network.size", "network.seed"], show);
     const reset = html("button", {
         type: "button", onclick: () => {
             state.set({ "network.words": [], "network.seed": 0, "network.path": [], "network.lr": 0.1 });
-            [words.value, seed.value] = [wordsOf(state).join(", "), "0"];
-            show(wordsProblem, words, "");
-            show(seedProblem, seed, "");
+            [lastWords, lastSeed] = ["", ""];
+            show();
         },
     }, "Reset words, seed and learning rate");
     return html(
         "section", { class: "network-data" }, html("h3", {}, "Words and seed"),
-        html("label", { for: wordsId }, "Words to learn from. C has a row for each character in them, and one for the dot "
-            + "before and after a word."),
-        words, wordsProblem,
+        html("label", { for: wordsId }, "Words to learn from. C has a row for each character in them, and one for the ",
+            "dot before and after a word."),
+        words, aboutWords.place,
         html("div", { class: "row" }, html("label", { for: seedId }, "Seed of the random numbers"), seed, reset),
-        seedProblem,
+        aboutSeed.place,
     );
 }

@@ -5,6 +5,7 @@ import { uniqueId } from "#lib/controls.js";
 import { announce, html, putText, svg } from "#lib/elements.js";
 import { formatNumber, readNumber } from "#lib/numbers.js";
 import { quoted } from "#lib/text.js";
+import { complaintAbout } from "#network/entries.js";
 
 const MOST_STEPS = 1000;
 const LEAST_LR = 1e-6;
@@ -47,39 +48,28 @@ export function longerPath(path, lr, steps) {
 export function descentView(state) {
     const id = uniqueId();
     const summary = html("p", { class: "said" });
-    const problem = html("p", { class: "problem", role: "status", hidden: true });
     const chart = html("div", { class: "losses" });
     /** @type {HTMLInputElement} */
     const rate = html("input", {
         type: "text", id, autocomplete: "off", maxlength: 20, oninput: () => enter(rate.value),
     });
-    const buttons = [1, 10].map((steps) => html("button", {
-        type: "button", onclick: () => take(steps),
-    }, steps === 1 ? "Take a step" : `Take ${steps}`));
-    const reset = html("button", {
-        type: "button", onclick: () => { state.set({ "network.path": [] }); complain(""); announce("Back to step 0."); },
-    }, "Start again");
+    const { place, complain } = complaintAbout(rate);
+    /** @type {(words: string, run: () => void) => HTMLElement} */
+    const button = (words, onclick) => html("button", { type: "button", onclick }, words);
     /** @type {NetworkModel | null} */
     let model = null;
-
-    /** @type {(words: string) => void} */
-    function complain(words) {
-        problem.hidden = words === "";
-        putText(problem, words);
-    }
 
     /** @type {(text: string) => void} */
     function enter(text) {
         const value = readNumber(text);
-        const good = isRate(value);
-        complain(good ? "" : `A learning rate is a number from ${formatNumber(LEAST_LR)} to ${MOST_LR}, got `
-            + `${quoted(text)}. ${formatNumber(state.get("network.lr"))} stays in use.`);
-        if (good) {
-            rate.removeAttribute("aria-invalid");
-            state.set({ "network.lr": value });
-        } else {
-            rate.setAttribute("aria-invalid", "true");
-        }
+        complain(isRate(value) ? "" : `A learning rate is a number from ${formatNumber(LEAST_LR)} to ${MOST_LR}, got `
+            + `${quoted(text)}. ${state.get("network.lr")} stays in use.`);
+        if (isRate(value)) state.set({ "network.lr": value });
+    }
+
+    function startAgain() {
+        state.set({ "network.path": [] });
+        complain("");
     }
 
     /** @type {(steps: number) => void} */
@@ -88,8 +78,7 @@ export function descentView(state) {
         if (countSteps(path) + steps > MOST_STEPS) {
             return complain(`${MOST_STEPS} steps are the most that this page takes. Start again to take more.`);
         }
-        if (!Number.isFinite(model.lossAfter)) return complain("The next loss would be beyond all numbers. Start again.");
-        complain("");
+        if (!Number.isFinite(model.lossAfter)) return complain("The next loss is too large for a number. Start again.");
         state.set({ "network.path": longerPath(path, lr, steps) });
     }
 
@@ -98,18 +87,23 @@ export function descentView(state) {
         const isNew = model !== null && model.losses.length !== news.losses.length;
         model = news;
         const { losses, loss, lossAfter, learningRate } = model;
-        if (document.activeElement !== rate && readNumber(rate.value) !== learningRate) rate.value = String(learningRate);
+        if (readNumber(rate.value) !== learningRate && document.activeElement !== rate) {
+            rate.value = String(learningRate);
+            complain("");
+        }
         const rises = lossAfter > loss ? " It rises: this learning rate is too large here." : "";
-        putText(summary, `Loss ${loss.toFixed(6)} after ${losses.length - 1} steps, ${lossAfter.toFixed(6)} after one more `
-            + `on the same batch.${rises}`);
+        putText(summary, `Loss ${loss.toFixed(6)} after ${losses.length - 1} steps, ${lossAfter.toFixed(6)} after one `
+            + `more on the same batch.${rises}`);
         chart.replaceChildren(lossCurve(losses));
         if (isNew) announce(`Step ${losses.length - 1}: loss ${formatNumber(loss)}.`);
     }
     const element = html(
         "div", { class: "network-descent", role: "group", "aria-label": "Gradient descent" },
         html("div", {},
-            html("div", { class: "row" }, html("label", { for: id }, "Learning rate"), rate, buttons[0], buttons[1], reset),
-            problem, summary),
+            html("div", { class: "row" }, html("label", { for: id }, "Learning rate"), rate,
+                button("Take a step", () => take(1)), button("Take 10", () => take(10)),
+                button("Start again", startAgain)),
+            place, summary),
         chart,
     );
     return { element, update };

@@ -26,12 +26,8 @@ export const NODES = {
     "γ": [3.74, 0], "β": [4.26, 0], HZ: [4, 1], HA: [5, 1], W2: [5.74, 0], b2: [6.26, 0], logits: [6, 1], "Ŷ": [7, 1],
     Y: [8, 0], L: [8, 1],
 };
-/** @type {[string, string][]} */
-const EDGES = [
-    ["C", "E"], ["X", "E"], ["E", "H0"], ["W1", "H0"], ["b1", "H0"], ["H0", "μ"], ["H0", "σ²"], ["μ", "σ²"],
-    ["H0", "HN"], ["μ", "HN"], ["σ²", "HN"], ["HN", "HZ"], ["γ", "HZ"], ["β", "HZ"], ["HZ", "HA"], ["HA", "logits"],
-    ["W2", "logits"], ["b2", "logits"], ["logits", "Ŷ"], ["Ŷ", "L"], ["Y", "L"],
-];
+const EDGES = /** @type {[string, string][]} */ (("C>E X>E E>H0 W1>H0 b1>H0 H0>μ H0>σ² μ>σ² H0>HN μ>HN σ²>HN HN>HZ "
+    + "γ>HZ β>HZ HZ>HA HA>logits W2>logits b2>logits logits>Ŷ Ŷ>L Y>L").split(" ").map((edge) => edge.split(">")));
 const SIZE = [8 * PITCH[0] + WIDE, 2 * PITCH[1] + TALL];
 
 /**
@@ -52,7 +48,8 @@ function edgesOf({ name, part }) {
     const node = nodeOf(name);
     const through = name.match(/through (.*)\)/)?.[1];
     if (part !== "backward") return EDGES.filter(([, to]) => to === node);
-    return EDGES.filter(([from, to]) => (from === node && to === (through ?? to)) || (name === "dlogits" && from === "Ŷ"));
+    return EDGES.filter(([from, to]) =>
+        (from === node && to === (through ?? to)) || (name === "dlogits" && from === "Ŷ"));
 }
 
 /** @type {(options: { onchoose: (node: string) => void }) => View<{ steps: NetworkStep[]; at: string }>} */
@@ -61,7 +58,7 @@ export function networkGraph({ onchoose }) {
     const edges = svg("svg", { viewBox: `0 0 ${SIZE[0]} ${SIZE[1]}`, "aria-hidden": "true" });
     const nodes = names.map((name) => drawnNode(name, () => onchoose(name)));
     const plane = html("div", {
-        class: "plane", role: "group", "aria-label": "The network, from C to the loss L; arrow keys move", onkeydown: move,
+        class: "plane", role: "group", "aria-label": "The network, from C to the loss L", onkeydown: move,
     }, edges, nodes.map(({ element }) => element));
     const box = scrollBox("The network", plane);
     box.classList.add("network-graph");
@@ -133,9 +130,8 @@ function drawnNode(name, run) {
     function update(value, gradient) {
         const isNumber = value.axes.length === 0;
         number.textContent = isNumber ? formatNumber(value.values[0]) : "";
-        const shape = shapeOf(value);
-        const words = isNumber ? `, the loss, ${number.textContent}` : shape ? `, ${shape}` : "";
-        element.setAttribute("aria-label", `${name}${words}${gradient ? ", with its gradient" : ""}`);
+        const words = isNumber ? number.textContent : shapeOf(value);
+        element.setAttribute("aria-label", `${name}, ${words}${gradient ? ", with its gradient" : ""}`);
         [value, gradient].forEach((step, k) => {
             pictures[k].hidden = !step || isNumber;
             if (!pictures[k].hidden) drawPicture(pictures[k], step, gradient ? (width - 18) / 2 : width - 14);

@@ -78,13 +78,14 @@ function heatMap({ onchoose }) {
     const canvas = html("canvas");
     const frame = html("div", { class: "frame" });
     const plot = html("div", {
-        class: "plot", role: "application", "aria-roledescription": "heat map", tabindex: 0, onclick: point, onkeydown: move,
+        class: "plot", role: "application", "aria-roledescription": "heat map", tabindex: 0, onclick: point,
+        onkeydown: move,
     }, canvas, frame);
     const caption = html("p", { class: "caption" });
     const scale = html("canvas");
     const [low, high] = [html("span"), html("span")];
     const element = html("div", { class: "network-map" }, caption, scrollBox("Heat map", plot),
-        html("p", { class: "scale" }, low, scale, high, html("span", { class: "note" }, "a dash marks a negative number")));
+        html("p", { class: "scale" }, low, scale, high, " a dash marks a negative number"));
     /** @type {MatrixUpdate | null} */
     let shown = null;
     let words = "";

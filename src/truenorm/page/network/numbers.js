@@ -81,7 +81,8 @@ const plusBias = (product, bias) => (at, i, j, model) => {
     return { terms, close: `+ ${b(at(bias, 0, j))}` };
 };
 /** @type {(...names: string[]) => NumberRule} */
-const sumOver = (...names) => (at, i, j, { n }) => ({ terms: upTo(n).map((k) => names.map((name) => at(name, k, j))) });
+const sumOver = (...names) => (at, i, j, { n }) =>
+    ({ terms: upTo(n).map((k) => names.map((name) => at(name, k, j))) });
 /** @type {(...names: string[]) => NumberRule} */
 const paths = (...names) => (at, i, j) => ({ terms: names.map((name) => [at(name, i, j)]) });
 
@@ -147,6 +148,7 @@ const RULES = {
     db1: sumOver("dH0"),
     dE: matrixProduct("dH0", "W1", "right"),
     dC: (at, i, j, { x, embedding }) => ({
-        terms: x.flatMap((row, k) => row.flatMap((token, t) => (token === i ? [[at("dE", k, t * embedding + j)]] : []))),
+        terms: x.flatMap((row, k) =>
+            row.flatMap((token, t) => (token === i ? [[at("dE", k, t * embedding + j)]] : []))),
     }),
 };

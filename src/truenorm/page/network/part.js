@@ -16,7 +16,7 @@ import { descentView, pathCodec } from "#network/descent.js";
 import { defineFirstLayer, firstLayerView } from "#network/first_layer.js";
 import { networkGraph } from "#network/graph.js";
 import { networkReader } from "#network/model.js";
-import { SIZES, wordsCodec } from "#network/words.js";
+import { MOST_SEED, SIZES, wordsCodec } from "#network/words.js";
 
 /**
  * A cell as it stands in the address: "2,1" is the second row's first.
@@ -36,7 +36,7 @@ export function defineNetwork(state) {
     state.field("network.step", choice(...STEP_NAMES), "C");
     state.field("network.cell", cellCodec, "1,1");
     state.field("network.words", wordsCodec, []);
-    state.field("network.seed", wholeBetween(0, 1e6), 0);
+    state.field("network.seed", wholeBetween(0, MOST_SEED), 0);
     state.field("network.lr", numberBetween(1e-6, 1000), 0.1);
     state.field("network.path", pathCodec, []);
     defineFirstLayer(state);
@@ -53,8 +53,8 @@ export function mountNetwork(root, state) {
     const descent = descentView(state);
     root.classList.add("network");
     root.append(
-        html("div", { class: "network-top" }, html("div", {}, html("h2", {}, "One training step, number by number"), headline),
-            sizeChooser(state)),
+        html("div", { class: "network-top" },
+            html("div", {}, html("h2", {}, "One training step, number by number"), headline), sizeChooser(state)),
         stepper.element, html("div", { class: "network-stage" }, graph.element, descent.element),
         html("div", { class: "network-main" }, cards.map(({ element }) => element)),
         dataView(state), firstLayerView(state),
