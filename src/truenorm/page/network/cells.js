@@ -19,7 +19,7 @@ export function drawCells(canvas, { rows, columns, values }, width, height) {
     canvas.style.setProperty("height", `${height}px`);
     const { color, outlineColor, caretColor } = getComputedStyle(canvas);
     const ink = canvas.getContext("2d");
-    const most = largest(values) || 1;
+    const most = largest(values);
     const dashed = width / columns >= 4 && height / rows >= 4;
     for (let i = 0; i < rows; i++) {
         for (let j = 0; j < columns; j++) {
@@ -40,9 +40,12 @@ export function drawCells(canvas, { rows, columns, values }, width, height) {
     ink.globalAlpha = 1;
 }
 
-/** @type {(values: ArrayLike<number>) => number} */
+/**
+ * The largest size; what is left by rounding counts as 0, not as strong colours.
+ * @type {(values: ArrayLike<number>) => number}
+ */
 export function largest(values) {
-    let most = 0;
+    let most = 1e-12;
     for (let k = 0; k < values.length; k++) if (Math.abs(values[k]) > most) most = Math.abs(values[k]);
     return most;
 }

@@ -76,9 +76,9 @@ export function descentView(state) {
     function take(steps) {
         const [path, lr] = [state.get("network.path"), state.get("network.lr")];
         if (countSteps(path) + steps > MOST_STEPS) {
-            return complain(`${MOST_STEPS} steps are the most that this page takes. Start again to take more.`);
+            return complain(`${MOST_STEPS} steps are the most that this page takes. Reset to take more.`);
         }
-        if (!Number.isFinite(model.lossAfter)) return complain("The next loss is too large for a number. Start again.");
+        if (!Number.isFinite(model.lossAfter)) return complain("The next loss is too large for a number. Reset.");
         state.set({ "network.path": longerPath(path, lr, steps) });
     }
 
@@ -102,7 +102,7 @@ export function descentView(state) {
         html("div", {},
             html("div", { class: "row" }, html("label", { for: id }, "Learning rate"), rate,
                 button("Take a step", () => take(1)), button("Take 10", () => take(10)),
-                button("Start again", startAgain)),
+                button("Reset", startAgain)),
             place, summary),
         chart,
     );
@@ -111,7 +111,7 @@ export function descentView(state) {
 
 /** @type {(losses: number[]) => SVGElement} */
 function lossCurve(losses) {
-    const [wide, tall] = [240, 96];
+    const [wide, tall] = [170, 90];
     const steps = losses.length - 1;
     const most = Math.max(...losses);
     /** @type {(loss: number, k: number) => Point} */

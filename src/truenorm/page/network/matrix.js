@@ -29,7 +29,7 @@ export function matrixView({ onchoose }) {
         table.element.hidden = !isTable;
         map.element.hidden = isTable;
         if (!isTable) return map.update(shown);
-        const most = largest(values) || 1;
+        const most = largest(values);
         const [rowNames, columnNames] = namesOf(step, labels);
         table.update({
             caption: captionOf(step), columnNames,
@@ -39,7 +39,7 @@ export function matrixView({ onchoose }) {
             chosen: (i, j) => i === chosen[0] && j === chosen[1],
             classes: (i, j) => {
                 const value = texts ? 0 : values[i * columns + j];
-                const shade = Math.ceil((Math.abs(value) / most) * SHADES);
+                const shade = Math.round((Math.abs(value) / most) * SHADES);
                 return `${shade ? `shade-${shade}` : ""}${value < 0 ? " negative" : ""}${marked?.(i) ? " used" : ""}`;
             },
         });

@@ -25,8 +25,8 @@ export function inNumbers(model, step, [i, j]) {
     const label = name.replace(/ \(.*/, "");
     if (Array.isArray(made)) return [`${label} = ${made[0]}`, ...made.slice(1), result];
     const { open = "", terms, close = "" } = made;
-    const [first = "0", ...rest] = signed(terms);
-    return [`${label} = ${open}${first}`, ...rest, ...(close ? [close] : []), result];
+    const [first = "0", ...rest] = closed(signed(terms), close);
+    return [`${label} = ${open}${first}`, ...rest, result];
 }
 
 /**
@@ -55,6 +55,15 @@ function signed(terms) {
     return shown;
 }
 
+/**
+ * What follows a sum stands right behind its last term.
+ * @type {(pieces: string[], close: string) => string[]}
+ */
+function closed(pieces, close) {
+    const last = (pieces.at(-1) ?? "0").replaceAll('"', "");
+    return close ? [...pieces.slice(0, -1), pieces.length > 1 ? `"${last}${close}"` : `${last}${close}`] : pieces;
+}
+
 /** @type {(count: number) => number[]} */
 function upTo(count) {
     return Array.from({ length: count }, (_, k) => k);
@@ -64,7 +73,7 @@ const f = formatNumber, b = bracketedNumber;
 /** @type {(at: ValueReader, j: number, model: NetworkModel) => string} */
 const root = (at, j, { eps }) => `sqrt(${f(at("σ²", 0, j))} + ${eps})`;
 /** @type {(model: NetworkModel) => string} */
-const degrees = ({ n, ddof }) => (ddof ? `(${n} - 1)` : String(n));
+const degrees = ({ n, ddof }) => (ddof ? `(${n} − 1)` : String(n));
 
 /**
  * A cell of the product of two matrices, each of them transposed or not.
@@ -78,7 +87,7 @@ const matrixProduct = (left, right, how = "") => (at, i, j, { get }) => ({
 /** @type {(product: NumberRule, bias: string) => NumberRule} */
 const plusBias = (product, bias) => (at, i, j, model) => {
     const { terms } = /** @type {SumOfProducts} */ (product(at, i, j, model));
-    return { terms, close: `+ ${b(at(bias, 0, j))}` };
+    return { terms, close: ` + ${b(at(bias, 0, j))}` };
 };
 /** @type {(...names: string[]) => NumberRule} */
 const sumOver = (...names) => (at, i, j, { n }) =>
@@ -100,7 +109,7 @@ const RULES = {
         const shown = all.length > MOST_TERMS ? [0, 1, -1, all.length - 1] : all;
         const squares = shown.map((k) => (k < 0 ? "+ …"
             : `${k ? "+ " : ""}(${f(at("H0", k, j))} − ${b(at("μ", 0, j))})²`));
-        return [`(${squares[0]}`, ...squares.slice(1), `) / ${degrees(model)}`];
+        return closed([`(${squares[0]}`, ...squares.slice(1)], `) / ${degrees(model)}`);
     },
     HN: (at, i, j, model) => [`(${f(at("H0", i, j))} - ${b(at("μ", 0, j))}) / ${root(at, j, model)}`],
     HZ: (at, i, j) => [`${f(at("γ", 0, j))} · ${b(at("HN", i, j))} + ${b(at("β", 0, j))}`],
@@ -115,7 +124,7 @@ const RULES = {
     L: (at, i, j, { n, targets }) => {
         const shown = n > MOST_TERMS ? [0, 1, 2, -1, n - 1] : upTo(n);
         const logs = shown.map((k) => (k < 0 ? "+ …" : `${k ? "+ " : ""}log ${f(at("Ŷ", k, targets[k]))}`));
-        return [`−(${logs[0]}`, ...logs.slice(1), `) / ${n}`];
+        return closed([`−(${logs[0]}`, ...logs.slice(1)], `) / ${n}`);
     },
     dlogits: (at, i, j, { n, targets }) => [`(${f(at("Ŷ", i, j))} - ${Number(targets[i] === j)}) / ${n}`],
     dW2: matrixProduct("HA", "dlogits", "left"),
