@@ -23,6 +23,7 @@ import { formatNumber, readNumber } from "../../src/truenorm/page/lib/numbers.js
 import { defineProblem, readProblem } from "../../src/truenorm/page/lib/problem.js";
 import { choice, createState } from "../../src/truenorm/page/lib/state.js";
 import { quoted } from "../../src/truenorm/page/lib/text.js";
+import { defineRunning } from "../../src/truenorm/page/running/part.js";
 import { boxesOf } from "../../src/truenorm/page/table/boxes.js";
 import {
     describeCell, describeEmptyCells, describeNoSpread, describeParameters, describeProblems,
@@ -30,6 +31,7 @@ import {
 import { defineTable } from "../../src/truenorm/page/table/part.js";
 import { defineTraining } from "../../src/truenorm/page/training/part.js";
 import { readRuns } from "../../src/truenorm/page/training/runs.js";
+import { defineWhy } from "../../src/truenorm/page/why/part.js";
 
 const CORPUS = JSON.parse(readFileSync(new URL("corpus.json", import.meta.url), "utf8"));
 const RUNS = readRuns(readFileSync(new URL("../../src/truenorm/page/runs.json", import.meta.url), "utf8"));
@@ -48,6 +50,8 @@ function pageState(hash) {
     defineBackward(noted);
     defineSentences(noted);
     defineTraining(noted, RUNS);
+    defineWhy(noted, RUNS);
+    defineRunning(noted);
     return { state, names };
 }
 

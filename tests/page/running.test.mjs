@@ -51,7 +51,8 @@ test("the same size brings the same students, and other sizes bring others", () 
 test("in training the others matter, in evaluation they do not", () => {
     const [first, second] = batchesOf(8);
     assert.notEqual(inTraining(120, first), inTraining(120, second));
-    close(inTraining(120, first), (120 - meanOf([120, ...first])) / Math.sqrt(varianceOf([120, ...first], 0) + NORM.eps));
+    const all = [120, ...first];
+    close(inTraining(120, first), (120 - meanOf(all)) / Math.sqrt(varianceOf(all, 0) + NORM.eps));
     const running = arrivals(8, 0.1).states[40];
     const want = (120 - running.mean[0]) / Math.sqrt(running.var[0] + NORM.eps);
     close(inEvaluation([120], running)[0], want);

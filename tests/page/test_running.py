@@ -77,7 +77,7 @@ def test_batches_arrive_by_keyboard_alone(open_page: Open) -> None:
     assert last["σ² momentum 1"] == last["σ² this batch"]
     page.get_by_label("Batch size").focus()
     page.keyboard.press("Home")
-    assert "A batch of one has no variance." in page.locator(".running .said").inner_text()
+    assert "A batch of one has no variance: " in page.locator(".running .said").inner_text()
     assert values(page)["momentum 1"] == 0
     assert "NaN" not in page.locator("#panel-running").inner_text()
 

@@ -151,11 +151,11 @@ def test_a_shift_and_the_inputs_of_a_layer(open_page: Open) -> None:
     assert float(shares.nth(0).inner_text().split("%")[0]) < 60
     assert shares.nth(1).inner_text().startswith("96.7% right")
     runs = page.locator(".why section", has_text="Internal covariate shift")
-    assert "2910 without batch norm and 0.655 with it" in runs.inner_text()
+    assert "from 1.35 to 2910 without batch norm, and from 0.984 to 0.655 with it" in runs.inner_text()
     runs.get_by_label("0.1", exact=True).check()
-    assert "2.15 without batch norm and 1.12 with it" in runs.inner_text()
+    assert "from 1.35 to 2.15 without batch norm, and from 0.984 to 1.12 with it" in runs.inner_text()
     assert "why.run=0.1" in flushed(page)
-    answer = page.get_by_role("button", name="it is about 100 times smaller")
+    answer = page.get_by_role("button", name="is about 100 times smaller")
     answer.click()
     assert "Right." in page.locator(".why .questions").inner_text()
 

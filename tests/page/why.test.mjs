@@ -30,7 +30,8 @@ test("the bowl is the squared error of the model, and its gradient is that of th
             close(lossAt(bowl, w), lossByLoops(x, PLACED, w), 1e-11);
             const [, after] = descend(bowl, w, 1e-3, 1);
             [0, 1].forEach((i) => {
-                const [up, down] = [1e-4, -1e-4].map((h) => lossByLoops(x, PLACED, w.map((one, k) => one + (k === i) * h)));
+                const moved = (h) => lossByLoops(x, PLACED, w.map((one, k) => one + (k === i) * h));
+                const [up, down] = [moved(1e-4), moved(-1e-4)];
                 close((w[i] - after[i]) / 1e-3, (up - down) / 2e-4, 1e-6);
             });
         }
@@ -84,7 +85,7 @@ test("eigenvalues of known matrices", () => {
     }
 });
 
-test("both features have the same lowest loss, and standardised ones have the condition number of their correlation", () => {
+test("the lowest loss is the same, and the condition number of standardised features is that of their correlation", () => {
     const [raw, normal] = sidesOf("inputs", 1).map(({ bowl }) => bowl);
     close(raw.lowest, normal.lowest);
     const correlation = raw.hessian[0][1] / (raw.std[0] * raw.std[1]);

@@ -12,13 +12,16 @@ import { createPlayer } from "#lib/player.js";
 import { questions } from "#lib/question.js";
 import { numberBetween, textRow, wholeBetween } from "#lib/state.js";
 import { measure, varianceOf } from "#maths/normalization.js";
-import { oneStudentView } from "#running/evaluation.js";
+import { oneStudentView, shiftedSetView } from "#running/evaluation.js";
 import { runningQuestions } from "#running/questions.js";
-import { shiftedSetView } from "#running/shifted.js";
 import { IQ, LAST, MOMENTA, NORM, SIZES, SLOW, arrivals, column } from "#running/stream.js";
 
+const LOOKS = {
+    own: { hue: 4, dash: 0, shape: 5, thin: true }, chosen: { hue: 0, dash: 0, shape: 0 },
+    slow: { hue: 1, dash: 1, shape: 1 }, all: { hue: 3, dash: 2, shape: 3, thin: true },
+};
 /** @type {FieldName[]} */
-export const ARRIVED = ["running.batches", "running.size", "running.momentum"];
+const ARRIVED = ["running.batches", "running.size", "running.momentum"];
 
 /** @type {(root: HTMLElement, state: State) => void} */
 export function mountRunning(root, state) {
@@ -26,8 +29,8 @@ export function mountRunning(root, state) {
     root.classList.add("running");
     root.append(
         html("h2", { class: "unseen" }, "Statistics in training and in use"),
-        html("p", { class: "short" }, "In training, batch norm uses μ and σ² of the batch. Beside that it keeps a running μ ",
-            "and σ² for later: after each batch they move by the ", html("em", {}, "momentum"), " towards those of the batch."),
+        html("p", { class: "short" }, "In training, batch norm uses μ and σ² of the batch. For later it keeps a ",
+            "running μ and σ², which each batch moves towards its own, by the ", html("em", {}, "momentum"), "."),
         arrivalView(state),
         html("div", { class: "panes" }, oneStudentView(state), shiftedSetView(state)),
         questions(state, ARRIVED, () => runningQuestions(state)),
@@ -77,30 +80,30 @@ function arrivalView(state) {
             chart.update({
                 at: now, places: everywhere,
                 series: [
-                    { name: "this batch", hue: 4, dash: 0, shape: 5, thin: true, points: upTo((i) => own[i - 1]?.[of] ?? NaN) },
-                    { name: `momentum ${momentum}`, hue: 0, dash: 0, shape: 0, points: upTo((i) => states[i][of][0]) },
-                    { name: `momentum ${SLOW}`, hue: 1, dash: 1, shape: 1, points: upTo((i) => slow[i][of][0]) },
-                    { name: "all students", hue: 3, dash: 2, shape: 3, thin: true, points: everywhere.map((i) => [i, truth[of]]) },
+                    { ...LOOKS.own, name: "this batch", points: upTo((i) => own[i - 1]?.[of] ?? NaN) },
+                    { ...LOOKS.chosen, name: `momentum ${momentum}`, points: upTo((i) => states[i][of][0]) },
+                    { ...LOOKS.slow, name: `momentum ${SLOW}`, points: upTo((i) => slow[i][of][0]) },
+                    { ...LOOKS.all, name: "all students", points: everywhere.map((i) => [i, truth[of]]) },
                 ],
             });
         }
         const left = (1 - momentum) ** states[now].batches;
         said.textContent = state.get("running.size") === 1
-            ? "A batch of one has no variance. The running statistics stay at their start; PyTorch refuses such a batch."
-            : `After ${now} batches ${formatNumber(100 * left, 3)}% of the running statistics is still the start, mean 0 and `
-                + `variance 1; with momentum ${SLOW} it is ${formatNumber(100 * (1 - SLOW) ** now, 3)}%.`;
+            ? "A batch of one has no variance: the running statistics stay as they began. PyTorch refuses it."
+            : `After ${now} batches ${formatNumber(100 * left, 3)}% of the running statistics is still the start, μ = `
+                + `0 and σ² = 1; with momentum ${SLOW} it is ${formatNumber(100 * (1 - SLOW) ** now, 3)}%.`;
     });
     return html(
         "section", {},
         html("div", { class: "controls" },
             html("div", { class: "buttons" }, player.button,
-                html("button", { type: "button", class: "one", onclick: () => { player.stop(); move(1); } }, "One batch"),
+                html("button", { type: "button", class: "one", onclick: () => move(1) }, "One batch"),
                 html("button", { type: "button", onclick: () => goTo(0) }, "Start again")),
             slider(state, "running.momentum", "Momentum", { stops: MOMENTA }),
             slider(state, "running.size", "Batch size", { stops: SIZES })),
         html("div", { class: "panes" }, charts.map(({ chart }) => chart.element)),
         said,
-        html("p", { class: "note" }, "Momentum is the weight of the new batch, 0.1 in PyTorch. Keras names the weight of the old ",
-            "statistics, 0.99, which is 0.01 here."),
+        html("p", { class: "note" }, "Momentum is the weight of the new batch, 0.1 in PyTorch. Keras gives that of ",
+            "the old statistics, 0.99, which is 0.01 here."),
     );
 }

@@ -13,14 +13,14 @@ export function runningQuestions(state) {
         {
             ask: "Which momentum follows the data sooner, and which is noisier?",
             answers: ["0.1 sooner, 0.1 noisier", "0.1 sooner, 0.01 noisier", "0.01 sooner, 0.1 noisier"], right: 0,
-            because: "With 0.1 each batch counts a tenth: ten batches are most of the average. With 0.01 it is the last hundred, "
-                + "which is smoother and later.",
+            because: "With 0.1 the last ten batches are most of the average. With 0.01 it is the last hundred: that is "
+                + "smoother, and later.",
         },
         {
-            ask: "A network is evaluated after few batches, with momentum 0.01. What happens to an average student, iq 100?",
+            ask: "Evaluation after few batches, with momentum 0.01. What happens to an average student, iq 100?",
             answers: ["x̂ is near 0", "x̂ is much too large"], right: 1,
-            because: `After ${now} batches the running mean is ${formatNumber(late.mean[0])} instead of about 98, so x̂ is `
-                + `${formatNumber(xhat)}.`,
+            because: `After ${now} batches the running mean is ${formatNumber(late.mean[0])} instead of about 98, so `
+                + `x̂ = ${formatNumber(xhat)}.`,
         },
         {
             ask: "In training mode, what is the output for a batch of one?",

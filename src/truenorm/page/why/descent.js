@@ -86,7 +86,7 @@ export function descend(bowl, start, lr, steps) {
 }
 
 /**
- * How many steps it takes until the loss is within 1% of the lowest; Infinity if it never gets there, or takes too long.
+ * How many steps it takes until the loss is within 1% of the lowest; Infinity if never, or if it takes too long.
  * @type {(bowl: Bowl, start: Point, lr: number) => number}
  */
 export function stepsToBest(bowl, start, lr) {

@@ -7,7 +7,7 @@ import { chooser, slider } from "#lib/controls.js";
 import { html, putText, scrollBox } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
 import { createPlayer } from "#lib/player.js";
-import { MOST_STEPS, conditionWithBias, descend, lossAt, stepsToBest } from "#why/descent.js";
+import { CLOSE, MOST_STEPS, conditionWithBias, descend, lossAt, stepsToBest } from "#why/descent.js";
 import { below, rateOf, rateSlider } from "#why/rate.js";
 import { placedOf, rangeOf, sidesOf, TRAIN } from "#why/scales.js";
 import { pointsOf, squareView } from "#why/square.js";
@@ -21,8 +21,8 @@ const SHOWN = ["why.of", "why.growth", "why.lr", "why.step", "why.w1", "why.w2"]
 
 /** @type {Record<WhyData, string>} */
 const INTRODUCTIONS = {
-    inputs: "One learning rate serves both weights. Features on different scales make the loss a narrow valley: what is "
-        + "small enough for iq is too small for cgpa.",
+    inputs: "One learning rate serves both weights. Features on different scales make the loss a narrow valley: what "
+        + "is small enough for iq is too small for cgpa.",
     hidden: "H, what a hidden layer gives, is the input of the next layer. Its scale depends on weights that change in "
         + "training: standardised inputs do not help it, a norm on H does.",
 };
@@ -42,7 +42,8 @@ export function descentView(state) {
         const said = html("p", { class: "said" });
         const scatter = squareView((plot) => pointsOf(plot, side.x, placed));
         const surface = surfaceView(setStart);
-        const element = html("section", { class: "pane" }, title, html("div", {}, scatter.element, surface.element), said);
+        const pictures = html("div", {}, scatter.element, surface.element);
+        const element = html("section", { class: "pane" }, title, pictures, said);
         /** @type {(one: Side, path: Point[], step: number) => void} */
         function update(one, path, step) {
             side = one;
@@ -121,7 +122,8 @@ function within(weight) {
 
 /** @type {(side: Side) => string} */
 function scatterInWords({ x, names, bowl, short }) {
-    const words = names.map((name, i) => `${name}: mean ${formatNumber(bowl.mean[i])}, deviation ${formatNumber(bowl.std[i])}`);
+    const [mean, std] = [bowl.mean, bowl.std].map((values) => values.map((value) => formatNumber(value)));
+    const words = names.map((name, i) => `${name}: mean ${mean[i]}, deviation ${std[i]}`);
     return `${x.length} students, ${short}. ${words.join("; ")}. Filled: placed.`;
 }
 
@@ -129,9 +131,9 @@ function scatterInWords({ x, names, bowl, short }) {
 function stateInWords({ bowl }, path, step) {
     const loss = lossAt(bowl, path[step]);
     const ratio = loss / bowl.lowest;
-    if (loss > lossAt(bowl, path[0])) return `Step ${step}: loss ${formatNumber(loss)} and rising. Gradient descent diverges.`;
-    if (ratio <= 1.01) return `Step ${step}: loss ${formatNumber(loss)}, the lowest there is.`;
-    return `Step ${step}: loss ${formatNumber(loss)}, ${formatNumber(ratio, 3)} times the lowest.`;
+    const words = `Step ${step}: loss ${formatNumber(loss)}`;
+    if (loss > lossAt(bowl, path[0])) return `${words} and rising. Gradient descent diverges.`;
+    return ratio <= CLOSE ? `${words}, the lowest there is.` : `${words}, ${formatNumber(ratio, 3)} times the lowest.`;
 }
 
 /** @type {() => View<{ sides: Side[]; start: Point; chosen: number }>} */
@@ -139,9 +141,9 @@ function factsView() {
     const body = html("tbody", {});
     const heads = html("tr", {});
     const sentence = html("p", { class: "note" });
-    const element = html("div", {}, scrollBox("In numbers", html(
-        "table", { class: "numbers facts" }, html("caption", {}, "What the curvature says"), html("thead", {}, heads), body,
-    )), sentence);
+    const caption = html("caption", {}, "What the curvature says");
+    const table = html("table", { class: "numbers facts" }, caption, html("thead", {}, heads), body);
+    const element = html("div", {}, scrollBox("What the curvature says", table), sentence);
 
     /** @type {(model: { sides: Side[]; start: Point; chosen: number }) => void} */
     function update({ sides, start, chosen }) {
@@ -159,8 +161,8 @@ function factsView() {
             "tr", {}, html("th", { scope: "row" }, name), sides.map((side) => html("td", {}, read(side))),
         )));
         const [raw, normal] = sides.map(({ bowl }) => formatNumber(conditionWithBias(bowl), 3));
-        sentence.textContent = "L = ½ mean((ŷ − y)²) with ŷ = w₁x₁ + w₂x₂ + b, and b always at its best value. Learned by "
-            + `gradient descent as well, b brings in the means: then the condition numbers are ${raw} and ${normal}.`;
+        sentence.textContent = "L = ½ mean((ŷ − y)²) with ŷ = w₁x₁ + w₂x₂ + b, and b always at its best value. If b is "
+            + `learned by gradient descent, too, the means matter: the condition numbers are ${raw} and ${normal}.`;
     }
     return { element, update };
 }

@@ -1,55 +1,47 @@
 /*
 Internal covariate shift: how the inputs of tanh are distributed at each moment of a recorded training run (runs.json),
-without and with batch norm. One column for each moment, one row for each interval of values; the darker, the more of the
-inputs are there. Numbers below say the same without shades.
+without and with batch norm. One column for each moment, one row for each interval of values: the darker, the more
+inputs. A sentence says it in numbers.
 */
 import { chooser } from "#lib/controls.js";
-import { html, scrollBox, svg } from "#lib/elements.js";
+import { html, svg } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
 import { NORM_WORDS, RECORDED_NORMS, pairAt, percentOf } from "#training/runs.js";
 
 const SIZE = { width: 420, height: 220, left: 40, right: 6, top: 18, bottom: 34 };
-const TOLD = [0, 10, 100, 1000, 4000]; // the steps in the table, as far as they were recorded
 
 /** @type {(state: State, recorded: Recorded) => HTMLElement} */
 export function layerInputsView(state, recorded) {
-    const { rates, moments, reach } = recorded;
+    const { rates, reach } = recorded;
     const boxes = RECORDED_NORMS.map(() => html("div", { class: "shades" }));
-    const body = html("tbody", {});
-    const told = TOLD.filter((step) => moments.includes(step));
     const sentence = html("p", { class: "said" });
     state.watch(["why.run"], () => {
         const pair = pairAt(recorded, state.get("why.run"));
         pair.forEach((run, i) => boxes[i].replaceChildren(
             html("p", { class: "said" }, html("b", {}, NORM_WORDS[run.norm])), shades(recorded, run)));
-        body.replaceChildren(...pair.map((run) => html(
-            "tr", {}, html("th", { scope: "row" }, NORM_WORDS[run.norm]),
-            told.map((step) => html("td", {}, formatNumber(run.std[moments.indexOf(step)] ?? NaN, 3))),
-        )));
-        const [without, withNorm] = pair.map(({ std }) => formatNumber(std.at(-1) ?? NaN, 3));
+        const [without, withNorm] = pair.map(({ std }) => endsOf(std).join(" to "));
         const [flat, flatToo] = pair.map(({ saturated }) => percentOf(saturated.at(-1)));
-        sentence.textContent = `At the end the standard deviation is ${without} without batch norm and ${withNorm} with it; `
-            + `${flat} and ${flatToo} of the outputs are saturated.`;
+        sentence.textContent = `From the first step to the last the deviation goes from ${without} without batch norm, `
+            + `and from ${withNorm} with it. At the end ${flat} and ${flatToo} of the outputs are saturated.`;
     });
     const options = rates.map((one) => /** @type {[string, string]} */ ([String(one), String(one)]));
     return html(
         "section", {}, html("h3", {}, "Internal covariate shift: the inputs of a layer change in training"),
-        html("p", { class: "short" }, "Two recorded runs of the character network, from the same start. Each column is the ",
-            `distribution of what goes into tanh at one step, from −${formatNumber(reach)} to ${formatNumber(reach)}; the `,
-            "outermost rows hold all that lies beyond."),
+        html("p", { class: "short" }, "Two recorded runs of the character network, from the same start. Each column ",
+            `is the distribution of what goes into tanh at one step, between ±${formatNumber(reach)}; the outermost `,
+            "rows hold all that lies beyond."),
         html("div", { class: "controls" }, chooser(state, "why.run", "Learning rate", options)),
         sentence,
         html("div", { class: "panes" }, boxes),
-        scrollBox("Standard deviation of the inputs of tanh", html(
-            "table", { class: "numbers" }, html("caption", {}, "Standard deviation of what goes into tanh"),
-            html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "at step"),
-                told.map((step) => html("th", { scope: "col" }, formatNumber(step))))),
-            body,
-        )),
-        html("p", { class: "note" }, "γ and β are learned, so with batch norm the distribution may move, too, but only as far ",
-            "as these two move it. Whether less of this shift is what makes batch norm work is disputed; that it keeps tanh ",
-            "out of its flat parts can be seen here. The part Training has the losses of these runs."),
+        html("p", { class: "note" }, "With batch norm the distribution moves only as far as γ and β move it. Whether ",
+            "this is why batch norm works is disputed; that it keeps tanh out of its flat parts can be seen here. The ",
+            "part Training has the losses of these runs."),
     );
+}
+
+/** @type {(values: (number | null)[]) => string[]} */
+function endsOf(values) {
+    return [values[0], values.at(-1)].map((value) => formatNumber(value ?? NaN, 3));
 }
 
 /** @type {(recorded: Recorded, run: Run) => SVGElement} */
@@ -60,14 +52,15 @@ function shades({ moments, reach }, { into, norm, std }) {
     const inner = bins - 2; // without the two for all that lies beyond
     /** @type {(value: number) => number} */
     const down = (value) => top + high * (1 + ((reach - value) / (2 * reach)) * inner);
-    const label = `Inputs of tanh over time, ${NORM_WORDS[norm]}: standard deviation ${formatNumber(std[0] ?? NaN, 3)} at `
-        + `first, ${formatNumber(std.at(-1) ?? NaN, 3)} at the end.`;
+    const [first, last] = endsOf(std);
+    const label = `Inputs of tanh over time, ${NORM_WORDS[norm]}: deviation ${first} at first, ${last} at the end.`;
     return svg(
         "svg", { role: "img", "aria-label": label, viewBox: `0 0 ${width} ${height}` },
         into.map((counts, i) => {
             const total = counts.reduce((sum, count) => sum + count, 0);
             return counts.map((count, k) => (count === 0 ? null : svg("rect", {
-                class: "shade", x: left + i * wide, y: height - bottom - (k + 1) * high, width: wide + 0.3, height: high + 0.3,
+                class: "shade", x: left + i * wide, y: height - bottom - (k + 1) * high,
+                width: wide + 0.3, height: high + 0.3, // no gaps
                 "fill-opacity": Math.min(1, 0.06 + 3.2 * (count / total)).toFixed(2),
             }, svg("title", {}, `step ${moments[i]}: ${percentOf(count / total)}`))));
         }),

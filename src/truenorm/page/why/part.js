@@ -1,9 +1,9 @@
 /*
-The part "why": what scales do to learning. Two features of students, as they are and standardised; the same for a hidden
-layer; data that shift after training; and layers whose inputs shift during it.
+The part "why": what scales do to learning. Two features of students, as they are and standardised; the same for a
+hidden layer; data that shift after training; and layers whose inputs shift during it.
 
-State: why.of, why.growth (the features), why.lr (0: the best of each), why.step, why.w1, why.w2 (the start), why.shift (of
-the test set), why.run (the learning rate of the recorded runs).
+State: why.of, why.growth (the features), why.lr (0: the best of each), why.step, why.w1, why.w2 (the start), why.shift
+(of the test set), why.run (the learning rate of the recorded runs).
 */
 import { html } from "#lib/elements.js";
 import { questions } from "#lib/question.js";

@@ -2,8 +2,8 @@
 What is compared: two features as they are, and the same two standardised. Each of the two is a table x, one row for
 each student, and the bowl of its loss (descent.js).
 
-"inputs": cgpa and iq. "hidden": two ReLU units over the standardised inputs; H, what they give, is the input of the next
-layer. The weights of the second are multiplied by `growth`, as training may do it.
+"inputs": cgpa and iq. "hidden": two ReLU units over the standardised inputs; H, what they give, is the input of the
+next layer. The weights of the second are multiplied by `growth`, as training may do it.
 */
 import { bowlOf, standardize } from "#why/descent.js";
 import { STUDENTS } from "#why/students.js";

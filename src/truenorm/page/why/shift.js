@@ -16,8 +16,8 @@ const NORM = describe("batch", { eps: 0 });
 const REACH = 4;
 
 /**
- * How well new students are judged: `given` and `own`, the standardised features by either statistics, and the shares of
- * right answers. Placed is who gets more than ½ from the model.
+ * The features of new students, standardised by the statistics of training (`given`) and by their own, and the shares
+ * of right answers. The model says "placed" to who gets more than ½.
  * @type {(shift: number) => ShiftResult}
  */
 export function judge(shift) {
@@ -28,8 +28,8 @@ export function judge(shift) {
     const placed = placedOf(TEST);
     /** @type {(x: number[][]) => number} */
     const accuracy = (x) => {
-        const right = x.filter(([a, b], i) => (a * bowl.best[0] + b * bowl.best[1] + bowl.targetMean > 0.5) === (placed[i] === 1));
-        return right.length / x.length;
+        const said = x.map(([a, b]) => Number(a * bowl.best[0] + b * bowl.best[1] + bowl.targetMean > 0.5));
+        return said.filter((one, i) => one === placed[i]).length / x.length;
     };
     return { given, own, placed, bowl, withGiven: accuracy(given), withOwn: accuracy(own) };
 }
@@ -63,20 +63,19 @@ export function shiftView(state) {
         views.forEach((view, i) => {
             const words = `${formatNumber(100 * shares[i], 3)}% right with the ${names[i]}.`;
             titles[i].textContent = words;
-            view.update({ low: -REACH, high: REACH, names: ["cgpa, standardised", "iq"], label: `New students. ${words}` });
+            view.update({ low: -REACH, high: REACH, names: ["cgpa", "iq"], label: `New students. ${words}` });
         });
     });
     return html(
         "section", {}, html("h3", {}, "Covariate shift: the data change after training"),
-        html("p", { class: "short" }, `A linear model learned from ${TRAIN.length} students. ${TEST.length} others are `,
-            "tested a year later, and the new iq test gives everybody more or fewer points. Above the line the model says ",
+        html("p", { class: "short" }, `A linear model learned from ${TRAIN.length} students. ${TEST.length} others `,
+            "come a year later, and their iq test gives everybody more or fewer points. Above the line the model says ",
             "“placed”; filled is who was."),
         html("div", { class: "shift" }, chart.element,
             views.map((view, i) => html("div", {}, view.element, titles[i]))),
-        html("p", {}, "A network in use normalizes with its running statistics, those of training. They are right while the ",
-            "data come from the same distribution. Statistics that are estimated again from the new data undo this shift, ",
-            "because only the scale of the test changed. They would be wrong if the new students really were better: the ",
-            "difference would be subtracted, too."),
+        html("p", {}, "A network in use normalizes with running statistics, those of training. They are right as long ",
+            "as the data come from the same distribution. Statistics of the new data undo this shift, because only ",
+            "the test changed. If the new students really were better, that would be undone, too."),
     );
 }
 

@@ -26,12 +26,12 @@ export function squareView(draw) {
         if (data === null) return;
         const size = element.clientWidth || 280;
         plot = plotOf(size, data);
-        const { inner, across, down } = plot;
+        const { inner, height, across, down } = plot;
         const { low, high, names, label } = data;
         const [left, right, top, bottom] = [across(low), across(high), down(high), down(low)];
         const values = ticks(low, high, size > 220 ? 4 : 2);
         element.replaceChildren(svg(
-            "svg", { role: "img", "aria-label": label, width: size, height: plot.height, viewBox: `0 0 ${size} ${plot.height}` },
+            "svg", { role: "img", "aria-label": label, width: size, height, viewBox: `0 0 ${size} ${height}` },
             svg("clipPath", { id: clip }, svg("rect", { x: left, y: top, width: inner, height: inner })),
             values.map((value) => [
                 svg("line", { class: "grid", x1: across(value), x2: across(value), y1: top, y2: bottom }),

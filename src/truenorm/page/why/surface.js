@@ -69,7 +69,7 @@ function pathOf({ across, down }, { bowl, path, step }) {
     const now = shown.at(-1);
     return [
         svg("path", { class: "best", d: `M${x - 6} ${y - 6}l12 12m0 -12l-12 12` }),
-        svg("path", { class: "way", d: `M${shown.map((point) => point.map((one) => one.toFixed(1)).join(" ")).join("L")}` }),
+        svg("path", { class: "way", d: `M${shown.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join("L")}` }),
         shown.slice(1, -1).map(([cx, cy]) => svg("circle", { class: "step", cx, cy, r: 2 })),
         shown.length > 1 ? svg("circle", { class: "now", cx: now[0], cy: now[1], r: 5 }) : null,
         svg("circle", { class: "start", cx: shown[0][0], cy: shown[0][1], r: 7 }),
