@@ -133,7 +133,7 @@ function stateInWords({ bowl }, path, step) {
     const ratio = loss / bowl.lowest;
     const words = `Step ${step}: loss ${formatNumber(loss)}`;
     if (loss > lossAt(bowl, path[0])) return `${words} and rising. Gradient descent diverges.`;
-    return ratio <= CLOSE ? `${words}, the lowest there is.` : `${words}, ${formatNumber(ratio, 3)} times the lowest.`;
+    return ratio <= CLOSE ? `${words}, within 1% of the lowest.` : `${words}, ${formatNumber(ratio, 3)} times the lowest.`;
 }
 
 /** @type {() => View<{ sides: Side[]; start: Point; chosen: number }>} */

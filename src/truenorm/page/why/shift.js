@@ -11,7 +11,7 @@ import { bowlOf } from "#why/descent.js";
 import { TEST, TRAIN, featuresOf, placedOf } from "#why/scales.js";
 import { pointsOf, squareView } from "#why/square.js";
 
-export const SHIFTS = Array.from({ length: 21 }, (_, i) => (i - 10) * 4);
+export const SHIFTS = Array.from({ length: 13 }, (_, i) => (i - 6) * 5);
 const NORM = describe("batch", { eps: 0 });
 const REACH = 4;
 
