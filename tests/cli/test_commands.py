@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import PARTS
 from numpy.testing import assert_allclose
 
 import truenorm as tn
@@ -275,6 +276,8 @@ def test_demo_shows_both_examples_training_and_what_to_do_next() -> None:
     ):
         assert text in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+    for part in PARTS:
+        assert f"#part={part} " in done.stdout
 
 
 def test_env_names_versions_engine_threads_and_what_is_missing() -> None:

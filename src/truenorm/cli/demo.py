@@ -16,6 +16,17 @@ from truenorm.explanation import examples
 from truenorm.explanation.cells import cells_of
 from truenorm.explanation.text import Screen, table
 
+# The parts of the page, by the end of the address that opens them.
+PARTS = {
+    "overview": "one layer of a network, from the inputs to the loss",
+    "why": "features on different scales, learning rates, and inputs that shift",
+    "table": "which numbers share μ and σ², and what γ and β do",
+    "padding": "rows of zeros, and why they spoil batch norm",
+    "backward": "from the loss back to the input, in twelve steps",
+    "network": "a whole network with all its gradients, and a step of learning",
+    "running": "running statistics: one example alone, a shifted test set",
+    "training": "losses, with and without a norm",
+}
 SHOWN = ("x", "mean", "var", "rstd", "xhat")
 
 
@@ -51,7 +62,8 @@ def command() -> None:
     console.print()
     console.rule("Where to look next", align="left")
     for command_line, purpose in (
-        ("truenorm page", "the same and more in a browser, to try out"),
+        ("truenorm page", "the same and more in a browser, to try out: its parts are listed below"),
+        ("truenorm explain --example network", "a network with all its gradients, and one step of learning"),
         (
             "truenorm explain --example table --dy '1,0,0;0,1,0;0,0,1;0,0,0;0,0,0'",
             "every step of the computation, forward and backward",
@@ -60,10 +72,16 @@ def command() -> None:
         ("truenorm train --data surnames --watch --out runs/names", "train a network and watch its layers"),
         ("truenorm sample runs/names", "generate names with it"),
         ("truenorm env", "versions, and whether the compiled kernels are in use"),
+        ("docs/notes.md", "every line of the lecture notes, and where it is shown"),
         ("README.md, docs/", "how to use it in PyTorch and NumPy"),
     ):
         console.print(f"  {command_line.replace('truenorm ', f'{_program()} ', 1)}", soft_wrap=True)
         console.print(f"      {purpose}", style="dim")
+    console.print()
+    console.rule("Parts of the page", align="left")
+    console.print("Each has a tab. Or put this behind the address of the page in your browser:\n")
+    for part, about in PARTS.items():
+        console.print(f"  {f'#part={part}':16}  {about}", soft_wrap=True)
 
 
 def _program() -> str:
