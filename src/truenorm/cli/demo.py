@@ -19,11 +19,11 @@ from truenorm.explanation.text import Screen, table
 # The parts of the page, by the end of the address that opens them.
 PARTS = {
     "overview": "one layer of a network, from the inputs to the loss",
-    "why": "features on different scales, learning rates, and inputs that shift",
+    "why": "features on different scales, learning rates, shifted inputs",
     "table": "which numbers share μ and σ², and what γ and β do",
     "padding": "rows of zeros, and why they spoil batch norm",
     "backward": "from the loss back to the input, in twelve steps",
-    "network": "a whole network with all its gradients, and a step of learning",
+    "network": "a whole network, its gradients, and a step of learning",
     "running": "running statistics: one example alone, a shifted test set",
     "training": "losses, with and without a norm",
 }
