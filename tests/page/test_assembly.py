@@ -84,7 +84,9 @@ def test_the_page_is_one_small_file_that_asks_for_nothing() -> None:
     ]
     namespaces = {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML"}
     assert set(re.findall(r"https?://[^\s\"'`<>\\]*", text)) <= namespaces
-    assert not re.search(r"@import|url\((?!#|%23)|\bfetch\(|XMLHttpRequest|WebSocket|EventSource|sendBeacon|import\(", text)
+    assert not re.search(
+        r"@import|url\((?!#|%23)|\bfetch\(|XMLHttpRequest|WebSocket|EventSource|sendBeacon|import\(", text
+    )
 
 
 def test_its_policy_allows_its_own_scripts_and_style_alone() -> None:
