@@ -79,7 +79,7 @@ def test_by_keyboard_alone(open_page: Open) -> None:
     assert said(page)[0].startswith("Step 0: ")
     page.get_by_label("a hidden layer H").focus()
     page.keyboard.press("Space")
-    page.get_by_label("Weights of the second unit ×").focus()
+    page.get_by_label("Weights of unit 2 ×").focus()
     narrow = facts(page)["condition number λ max / λ min"]
     page.keyboard.press("ArrowRight")
     wider = facts(page)["condition number λ max / λ min"]

@@ -77,7 +77,7 @@ export function descentView(state) {
     chart.element.querySelector(".slider").append(player.button);
     const facts = factsView();
     const intro = html("p", { class: "short" });
-    const growth = slider(state, "why.growth", "Weights of the second unit ×", { stops: GROWTHS });
+    const growth = slider(state, "why.growth", "Weights of unit 2 ×", { stops: GROWTHS });
     state.watch(SHOWN, () => {
         const [of, chosen, step] = [state.get("why.of"), state.get("why.lr"), state.get("why.step")];
         const sides = sidesOf(of, state.get("why.growth"));
@@ -103,6 +103,8 @@ export function descentView(state) {
         intro,
         html("div", { class: "controls" }, html("div", {}, of, growth), rate.element),
         html("div", { class: "panes" }, panes.map(({ element }) => element)),
+        html("p", { class: "note keys" }, `${TRAIN.length} students; filled: placed. Along a ring the loss is the `,
+            "same, × is the lowest. The large circle is the start: drag it."),
         html("div", { class: "columns below" }, chart.element, html(
             "div", {}, facts.element,
             html("div", { class: "starts" },
@@ -133,7 +135,7 @@ function stateInWords({ bowl }, path, step) {
     const ratio = loss / bowl.lowest;
     const words = `Step ${step}: loss ${formatNumber(loss)}`;
     if (loss > lossAt(bowl, path[0])) return `${words} and rising. Gradient descent diverges.`;
-    return ratio <= CLOSE ? `${words}, within 1% of the lowest.` : `${words}, ${formatNumber(ratio, 3)} times the lowest.`;
+    return `${words}, ${ratio <= CLOSE ? "within 1% of" : `${formatNumber(ratio, 3)} times`} the lowest.`;
 }
 
 /** @type {() => View<{ sides: Side[]; start: Point; chosen: number }>} */
