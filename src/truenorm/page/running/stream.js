@@ -31,10 +31,19 @@ export function batchesOf(size) {
     return Array.from({ length: LAST }, () => Array.from({ length: size }, () => IQ[rng.integer(IQ.length)]));
 }
 
+/**
+ * Kept, as every view asks for them at every step.
+ * @type {Map<number, { batches: number[][]; moments: Moments[] }>}
+ */
+const measured = new Map();
+
 /** @type {(size: number, momentum: number) => Arrivals} */
 export function arrivals(size, momentum) {
-    const batches = batchesOf(size);
-    const moments = batches.map((batch) => measure(column(batch), NORM));
+    if (!measured.has(size)) {
+        const drawn = batchesOf(size);
+        measured.set(size, { batches: drawn, moments: drawn.map((batch) => measure(column(batch), NORM)) });
+    }
+    const { batches, moments } = measured.get(size);
     const states = [startRunning(1, { momentum })];
     for (const one of moments) states.push(updateRunning(states.at(-1), one));
     return { batches, states, own: moments.map((one) => ({ mean: one.mean[0], var: varianceOf(one, 1)[0] })) };

@@ -29,35 +29,12 @@ const INTRODUCTIONS = {
 
 /** @type {(state: State) => HTMLElement} */
 export function descentView(state) {
-    const placed = placedOf(TRAIN);
     /** @type {(w: Point) => void} */
     const setStart = ([w1, w2]) => {
         player.stop();
         state.set({ "why.w1": within(w1), "why.w2": within(w2) });
     };
-    const panes = [0, 1].map(() => {
-        /** @type {Side} */
-        let side = null;
-        const title = html("h3", {});
-        const said = html("p", { class: "said" });
-        const scatter = squareView((plot) => pointsOf(plot, side.x, placed));
-        const surface = surfaceView(setStart);
-        const pictures = html("div", {}, scatter.element, surface.element);
-        const element = html("section", { class: "pane" }, title, pictures, said);
-        /** @type {(one: Side, path: Point[], step: number) => void} */
-        function update(one, path, step) {
-            side = one;
-            const words = stateInWords(one, path, step);
-            title.textContent = one.title;
-            said.textContent = words;
-            scatter.update({ ...rangeOf(one.x), names: one.names, label: scatterInWords(one) });
-            surface.update({
-                bowl: one.bowl, path, step, names: ["w₁", "w₂"],
-                label: `Loss over the two weights, ${one.short}, and the path of gradient descent. ${words}`,
-            });
-        }
-        return { element, update };
-    });
+    const panes = [paneView(setStart), paneView(setStart)];
     const rate = rateSlider(state);
     const player = createPlayer({
         shown: () => state.get("part") === "why", step: "Next step", beat: 180,
@@ -87,7 +64,7 @@ export function descentView(state) {
         growth.hidden = of === "inputs";
         putText(intro, INTRODUCTIONS[of]);
         rate.update(sides);
-        sides.forEach((side, i) => panes[i].update(side, paths[i], Math.min(step, paths[i].length - 1)));
+        sides.forEach((side, i) => panes[i].update({ side, path: paths[i], step }));
         chart.update({
             at: step, logarithmic: true, places: Array.from({ length: STEPS + 1 }, (_, i) => i),
             series: sides.map(({ bowl, short }, i) => ({
@@ -112,6 +89,35 @@ export function descentView(state) {
                 slider(state, "why.w2", "Start: w₂", { stops: WEIGHTS })),
         )),
     );
+}
+
+/**
+ * The scatter and the loss surface of one side, and where the path has got to.
+ * @type {(onstart: (w: Point) => void) => View<{ side: Side; path: Point[]; step: number }>}
+ */
+function paneView(onstart) {
+    /** @type {number[][]} */
+    let x = [];
+    const placed = placedOf(TRAIN);
+    const title = html("h3", {});
+    const said = html("p", { class: "said" });
+    const scatter = squareView((plot) => pointsOf(plot, x, placed));
+    const surface = surfaceView(onstart);
+    const pictures = html("div", {}, scatter.element, surface.element);
+
+    /** @type {(model: { side: Side; path: Point[]; step: number }) => void} */
+    function update({ side, path, step }) {
+        const words = stateInWords(side, path, Math.min(step, path.length - 1)); // a path that diverges ends early
+        ({ x } = side);
+        title.textContent = side.title;
+        said.textContent = words;
+        scatter.update({ ...rangeOf(x), names: side.names, label: scatterInWords(side) });
+        surface.update({
+            bowl: side.bowl, path, step, names: ["w₁", "w₂"],
+            label: `Loss over the two weights, ${side.short}, and the path of gradient descent. ${words}`,
+        });
+    }
+    return { element: html("section", { class: "pane" }, title, pictures, said), update };
 }
 
 /**
