@@ -46,6 +46,7 @@ export function nodeOf(name) {
  */
 function edgesOf({ name, part }) {
     const node = nodeOf(name);
+    if (name === "uses") return []; // row numbers have no gradient
     const through = name.match(/through (.*)\)/)?.[1];
     if (part !== "backward") return EDGES.filter(([, to]) => to === node);
     return EDGES.filter(([from, to]) =>
