@@ -21,6 +21,7 @@ import { html, putText } from "#lib/elements.js";
 import { formula } from "#lib/formula.js";
 import { formatNumber, readNumber } from "#lib/numbers.js";
 import { PROBLEM, readProblem } from "#lib/problem.js";
+import { questions } from "#lib/question.js";
 import { choice, textTable } from "#lib/state.js";
 import { shortened } from "#lib/text.js";
 
@@ -69,6 +70,8 @@ export function mountBackward(root, state) {
         empty, filled,
     ));
 
+    filled.append(questions(state, PROBLEM, () => questionsNow(readProblem(state))));
+
     /** @type {FieldName[]} */
     const drawn = [...PROBLEM, "backward.loss", "backward.dy", "backward.cell"];
     /** @type {BackwardModel | null} */
@@ -106,6 +109,24 @@ export function readModel(state) {
     const total = sumCells(lossTerms(out, loss));
     const model = { problem, out, loss, total, dy, row, column, explained, texts, typed };
     return { ...model, steps: stepsBack(model) };
+}
+
+/** @type {(problem: Problem) => Question[]} */
+function questionsNow({ norm, rows, columns, valid }) {
+    const answers = [...new Set([1, rows, rows * columns])].map(String);
+    const paths = norm.center ? "x̂ itself, σ² and μ" : "x̂ itself and the mean of the squares";
+    return [{
+        ask: "The loss is the sum of all y, with γ = 1, under batch norm. What is dx?",
+        answers: ["1 in every cell", "0 in every cell", "it depends on x"], right: 1,
+        because: "x̂ adds up to 0 in each column, whatever x is. So no x changes this sum. Choose it above, and look.",
+    }, {
+        ask: `On how many paths does x reach the loss (${NORMS[norm.name].title})?`,
+        answers: ["one", "two", "three"], right: norm.center ? 2 : 1,
+        because: `Through ${paths}: where they meet, they add up.`,
+    }, ...(rows > 1 && valid.every((row) => row[0]) ? [{
+        ask: "dβ of column 1: how many cells of dy are added up?", answers, right: answers.indexOf(String(rows)),
+        because: `β is added to all ${rows} cells of its column, so each of them passes its dy on.`,
+    }] : [])];
 }
 
 /**

@@ -9,9 +9,10 @@ Tables of numbers that are updated in place: a new number changes one text, not 
 `onentry` is given rows of texts: one text where somebody types, more where a block from a spreadsheet is pasted.
 */
 import { parseBlock } from "#lib/blocks.js";
-import { html, putText, refuse, scrollBox } from "#lib/elements.js";
+import { html, putText, refuse, scrollBox, setVariable } from "#lib/elements.js";
 import { MOST_LETTERS, attempt } from "#lib/limits.js";
 
+const MOST_INPUTS = 400;
 /** @type {Record<string, Point>} */
 const CELL_ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [1, 0] };
 
@@ -43,39 +44,68 @@ export function choiceTable({ onchoose }) {
 }
 
 /**
+ * Every cell is an input, in large tables only the chosen one: thousands of them take a second to draw.
  * @type {(options: { label: string; onchoose: OnChoose; onentry: (row: number, column: number, texts: string[][]) =>
  *     void }) => View<TableUpdate>}
  */
 export function entryTable({ label, onchoose, onentry }) {
+    /** @type {WeakMap<HTMLElement, Point>} */
+    const places = new WeakMap();
+    let isLarge = false;
+    let wantsFocus = false; // an arrow key led to a cell that has no input yet
+
+    /** @type {(place: Point) => HTMLInputElement} */
+    const newInput = ([i, j]) => html("input", {
+        type: "text", inputmode: "text", autocomplete: "off", spellcheck: "false",
+        "aria-label": `${label}, row ${i + 1}, column ${j + 1}`,
+        maxlength: MOST_LETTERS,
+        oninput: ({ target }) => attempt(() => onentry(i, j, [[target.value]]), refuse),
+        onfocus: () => onchoose(i, j),
+        onpaste: (event) => {
+            if (event.target.readOnly) return;
+            const isDone = attempt(() => {
+                const block = parseBlock(event.clipboardData.getData("text/plain"));
+                if (block.flat().length < 2) return; // one number goes where the caret is, as everywhere
+                event.preventDefault();
+                onentry(i, j, block);
+            }, refuse);
+            if (!isDone) event.preventDefault();
+        },
+    });
     const { element, update, cellByKey } = updatedTable({
-        makeCell: (i, j) => html("td", { class: "entry" }, html("input", {
-            type: "text", inputmode: "text", autocomplete: "off", spellcheck: "false",
-            "aria-label": `${label}, row ${i + 1}, column ${j + 1}`,
-            maxlength: MOST_LETTERS,
-            oninput: ({ target }) => attempt(() => onentry(i, j, [[target.value]]), refuse),
-            onfocus: () => onchoose(i, j),
-            onpaste: (event) => {
-                if (event.target.readOnly) return;
-                const isDone = attempt(() => {
-                    const block = parseBlock(event.clipboardData.getData("text/plain"));
-                    if (block.flat().length < 2) return; // one number goes where the caret is, as everywhere
-                    event.preventDefault();
-                    onentry(i, j, block);
-                }, refuse);
-                if (!isDone) event.preventDefault();
-            },
-        })),
-        show: (cell, text, { editable, bad }) => {
-            const input = cell.querySelector("input");
+        makeCell: (i, j) => {
+            const cell = html("td");
+            places.set(cell, [i, j]);
+            return cell;
+        },
+        show: (cell, text, { chosen, editable, bad }) => {
+            if (isLarge && !chosen) {
+                cell.classList.toggle("wrong", bad);
+                cell.textContent = text; // also where an input was
+                return;
+            }
+            const input = cell.querySelector("input") ?? newInput(places.get(cell));
+            if (!input.isConnected) cell.replaceChildren(input);
             if (input.value !== text) input.value = text;
             input.readOnly = !editable;
             if (bad) input.setAttribute("aria-invalid", "true");
             else input.removeAttribute("aria-invalid");
+            if (chosen && wantsFocus) enter(input);
         },
         onchoose,
     });
+    /** @type {(input: HTMLInputElement) => void} */
+    function enter(input) {
+        wantsFocus = false;
+        input.focus();
+        input.select();
+    }
+    element.addEventListener("click", (event) => {
+        if (isLarge && !(event.target instanceof HTMLInputElement)) wantsFocus = true;
+    }, { capture: true });
     element.addEventListener("keydown", (event) => {
-        const { selectionStart, selectionEnd, value } = /** @type {HTMLInputElement} */ (event.target);
+        if (!(event.target instanceof HTMLInputElement)) return;
+        const { selectionStart, selectionEnd, value } = event.target;
         // Left and right leave a cell only at the end of its text.
         if (event.key === "ArrowLeft" && !(selectionStart === 0 && selectionEnd === 0)) return;
         if (event.key === "ArrowRight" && selectionStart !== value.length) return;
@@ -83,10 +113,19 @@ export function entryTable({ label, onchoose, onentry }) {
         if (!goal) return;
         event.preventDefault();
         const input = goal.cell.querySelector("input");
-        input.focus();
-        input.select();
+        wantsFocus = input === null;
+        if (input) enter(input);
+        else onchoose(...goal.place);
     });
-    return { element, update };
+    return {
+        element,
+        update: (shown) => {
+            const large = shown.texts.length * (shown.texts[0]?.length ?? 0) > MOST_INPUTS;
+            isLarge = large;
+            update(shown);
+            wantsFocus = false;
+        },
+    };
 }
 
 /**
@@ -125,6 +164,8 @@ function updatedTable({ role = null, makeCell, show, onchoose }) {
         editable = false }) {
         const names = JSON.stringify([rowNames, columnNames]);
         if (names !== built) build(rowNames, columnNames);
+        table.classList.toggle("many", rowNames.length * columnNames.length > MOST_INPUTS);
+        setVariable(table, "--columns", columnNames.length);
         built = names;
         putText(caption, words);
         /** @type {HTMLElement | null} */

@@ -71,25 +71,36 @@ export function scrollBox(label, ...children) {
 }
 
 /**
- * What is wider than its place (a box: or taller) is scrolled by keyboard: it takes the focus, and only then.
+ * What is wider than its place (a box: or taller) is scrolled by keyboard: it takes the focus, and only then. Where it
+ * is cut off, it fades.
  * @type {(element: Element) => void}
  */
 export function watchWidth(element) {
-    const fade = () => {
-        const hidden = element.scrollWidth - element.clientWidth - element.scrollLeft;
-        element.classList.toggle("more-left", element.scrollLeft > 1);
-        element.classList.toggle("more-right", hidden > 1);
-    };
-    element.addEventListener("scroll", fade, { passive: true });
-    new ResizeObserver(fade).observe(element);
-    if (element.firstElementChild) new ResizeObserver(fade).observe(element.firstElementChild); // which may grow
-    widths ??= new ResizeObserver((entries) => entries.forEach(({ target }) => {
-        const tall = target.classList.contains("box") && target.scrollHeight > target.clientHeight + 1;
-        if (tall || target.scrollWidth > target.clientWidth) target.setAttribute("tabindex", "0");
-        else target.removeAttribute("tabindex");
-    }));
+    widths ??= new ResizeObserver((entries) => new Set(entries.map(({ target }) => boxes.get(target) ?? target))
+        .forEach((target) => {
+            const tall = target.classList.contains("box") && target.scrollHeight > target.clientHeight + 1;
+            if (tall || target.scrollWidth > target.clientWidth) target.setAttribute("tabindex", "0");
+            else target.removeAttribute("tabindex");
+            fade(target);
+        }));
     widths.observe(element);
+    if (!element.classList.contains("box")) return;
+    element.addEventListener("scroll", () => fade(element), { passive: true });
+    const [content] = element.children;
+    if (!content) return;
+    boxes.set(content, element);
+    widths.observe(content); // it may grow
 }
+
+/** @type {(box: Element) => void} */
+function fade(box) {
+    const { scrollLeft, scrollWidth, clientWidth } = box;
+    box.classList.toggle("more-left", scrollLeft > 1);
+    box.classList.toggle("more-right", scrollWidth - clientWidth - scrollLeft > 1);
+}
+
+/** @type {WeakMap<Element, Element>} */
+const boxes = new WeakMap(); // by their content
 
 /** @type {ResizeObserver | null} */
 let widths = null;

@@ -12,6 +12,7 @@ The list is read again whenever one of the fields changes, so that numbers are t
 words changed is open again; otherwise the answer stays, and the explanation is written anew. Answers are not kept in
 the address: whoever gets a link should predict, too.
 */
+import { uniqueId } from "#lib/controls.js";
 import { html, putText } from "#lib/elements.js";
 
 /** @type {(state: State, fields: readonly FieldName[], read: () => Question[]) => HTMLElement} */
@@ -39,8 +40,9 @@ function questionCard() {
     let question = null;
     let words = "";
     let chosen = -1;
-    const ask = html("p", { class: "ask" });
-    const choices = html("div", { role: "group" });
+    const id = uniqueId();
+    const ask = html("p", { class: "ask", id });
+    const choices = html("div", { class: "choices" });
     const verdict = html("b");
     const because = html("span");
     const explanation = html("p", { class: "because", role: "status" }); // filled later: what is new in it is said
@@ -77,9 +79,8 @@ function questionCard() {
             words = wantedWords;
             chosen = -1;
             putText(ask, wanted.ask);
-            choices.setAttribute("aria-label", wanted.ask);
             choices.replaceChildren(...wanted.answers.map((_, i) => html(
-                "button", { type: "button", onclick: () => choose(i) })));
+                "button", { type: "button", "aria-describedby": id, onclick: () => choose(i) })));
         }
         show();
     }

@@ -14,14 +14,17 @@ while a person types in them; they are built anew only when there are other word
 import { ORDINALS, marked, sentenceEditor } from "#padding/editor.js";
 import { driftChart, methodCard, movedInWords, whyUnknown } from "#padding/methods.js";
 import {
-    METHODS, METHOD_NAMES, MOST_FILL, SENTENCES_START, SENTENCE_NAMES, defineSentences, normalizeWatched, paddingOfEach,
-    paddingRows, readSentences,
+    METHODS, METHOD_NAMES, MOST_FILL, SENTENCES_START, SENTENCE_NAMES, columnSums, defineSentences, normalizeWatched,
+    paddingOfEach, paddingRows, readSentences,
 } from "#padding/model.js";
 import { columnMeans, shownPads, stackTable } from "#padding/stack.js";
 import { chooser, slider, uniqueId } from "#lib/controls.js";
 import { announce, announceAtRest, html, scrollBox } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
+import { questions } from "#lib/question.js";
 import { quoted, shortened } from "#lib/text.js";
+
+const FIELDS = /** @type {FieldName[]} */ (Object.keys(SENTENCES_START));
 
 /** @type {(root: HTMLElement, state: State) => void} */
 export function mountPadding(root, state) {
@@ -97,14 +100,40 @@ export function mountPadding(root, state) {
         ),
         html("p", { class: "note" }, "All three divide by √(σ² + ε) with ε = 0.00001, as usual, and then stop: ",
             "γ is 1 and β is 0."),
+        questions(state, FIELDS, () => questionsNow(read(), fill())),
         html("button", {
             type: "button", onclick: () => { state.set(SENTENCES_START); announce("The example is back."); },
         }, "Start again with the example"),
     );
-    state.watch(/** @type {FieldName[]} */ (Object.keys(SENTENCES_START)), () => {
+    state.watch(FIELDS, () => {
         const model = read();
         for (const { draw } of blocks) draw(model);
     });
+}
+
+/** @type {(model: SentencesModel, fill: number) => Question[]} */
+function questionsNow(model, fill) {
+    const word = model.words[model.watched];
+    /** @type {(rows: number) => string} */
+    const mean = (rows) => {
+        const { values, padding, sum } = columnSums(model, rows)[0];
+        return formatNumber(sum / (values.length + padding));
+    };
+    const layer = normalizeWatched(model, METHODS.layer, fill);
+    return [{
+        ask: "More rows of zeros, padding included: where does μ of column 1 go?",
+        answers: ["towards 0", "away from 0", "it stays"], right: 0,
+        because: `The sum stays, but it is divided by more rows: ${mean(0)} without padding, ${mean(MOST_FILL)} `
+            + "with the slider at its end.",
+    }, {
+        ask: `Layer norm: how far do 100 rows of zeros move ${quoted(word.word)}?`,
+        answers: ["not at all", "a little", "as far as batch norm does"], right: 0,
+        because: `μ and σ are of its own row: ${formatNumber(layer.mean[0])} and ${formatNumber(layer.deviation[0])}.`,
+    }, {
+        ask: "Layer norm with β = 1: what does a row of padding become?",
+        answers: ["0, 0, 0", "1, 1, 1"], right: 1,
+        because: "x̂ is 0 there, so y = γ·0 + β = 1. Padding stays 0 only while β is 0, as at the start of training.",
+    }];
 }
 
 /** @type {(count: number) => string} */

@@ -13,6 +13,7 @@ import { html, putText } from "#lib/elements.js";
 import { formula, formulaLine } from "#lib/formula.js";
 import { readNumber } from "#lib/numbers.js";
 import { PROBLEM, readProblem } from "#lib/problem.js";
+import { questions } from "#lib/question.js";
 import { PARAMETERS, PARAMETER_NAMES, createActions } from "#table/actions.js";
 import { createBeside } from "#table/beside.js";
 import { boxAround, boxesOf, groupNames, indicesUpTo, sampleNames } from "#table/boxes.js";
@@ -21,6 +22,7 @@ import {
     countOf, describeCell, describeEmptyCells, describeNoSpread, describeParameters, describeProblems, generalFormula,
 } from "#table/formulas.js";
 import { createSheet } from "#table/grid.js";
+import { tableQuestions } from "#table/questions.js";
 import { createStrips } from "#table/strips.js";
 
 const SHEETS = ["x", "mean", "var", "xhat", "y"];
@@ -146,6 +148,7 @@ export function mountTable(root, state) {
         ),
         html("div", { class: "controls top" }, chooser(state, "norm", "Norm", titles), counts), axes,
         empty, work, problems, below, wholeTable(state, actions),
+        questions(state, PROBLEM, () => tableQuestions(readProblem(state))),
     ));
     root.addEventListener("paste", (event) => {
         if (isEmpty() && !(event.target instanceof HTMLTextAreaElement)) actions.paste(event);
