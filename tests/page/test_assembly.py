@@ -97,7 +97,7 @@ def test_its_policy_allows_its_own_scripts_and_style_alone() -> None:
     )
     assert re.fullmatch(
         r"default-src 'none'; script-src( 'sha256-[\w+/=]{44}'){3} data:; "
-        r"style-src 'sha256-[\w+/=]{44}'; img-src data:; base-uri 'none'; form-action 'none'",
+        r"style-src 'sha256-[\w+/=]{44}'; img-src data:; worker-src data:; base-uri 'none'; form-action 'none'",
         policy or "",
     )
 

@@ -12,8 +12,8 @@ Relative names cannot be used, because a data: URL has no folder that they could
 Comments that fill whole lines and indentation are left out, a quarter of the file. No parser is needed for that, as the
 tests make sure that no template literal and no comment behind code spans lines. The page stays under 500 KB.
 
-A policy in the file allows its style and its three inline scripts by their hashes, and modules from data: URLs.
-Everything else is forbidden, so that no request can leave the page.
+A policy in the file allows its style and its three inline scripts by their hashes, and modules and workers from data:
+URLs; workers inherit it. Everything else is forbidden, so that no request can leave the page.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def assemble(texts: Mapping[str, str] | None = None) -> str:
     scripts = " ".join(map(_hash, (import_map, FAILURE_SCRIPT, START_SCRIPT)))
     policy = (
         f"default-src 'none'; script-src {scripts} data:; style-src {_hash(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        "worker-src data:; base-uri 'none'; form-action 'none'"
     )
     page = texts["index.html"]
     for place, content in (
