@@ -247,9 +247,7 @@ export class Normalize extends BaseLayer {
             this.batchMoments = this.out.moments;
             this.running = updateRunning(this.running, this.out.moments);
         }
-        this.x = x;
-        this.y = reuse(this.y, x.length, weight.length);
-        this.out.y.forEach((row, i) => this.y[i].set(row));
+        [this.x, this.y] = [x, /** @type {any} */ (this.out.y)];
         return this.y;
     }
 
@@ -261,9 +259,7 @@ export class Normalize extends BaseLayer {
         const { dx, dweight, dbias } = backward(/** @type {any} */ (dy), this.out);
         /** @type {Float64Array} */ (this.gradients.weight).set(dweight);
         /** @type {Float64Array} */ (this.gradients.bias).set(dbias);
-        this.dy = dy;
-        this.dx = reuse(this.dx, dy.length, dweight.length);
-        dx.forEach((row, i) => this.dx[i].set(row));
+        [this.dy, this.dx] = [dy, /** @type {any} */ (dx)];
         return this.dx;
     }
 }

@@ -78,19 +78,20 @@ export function partition(norm, rows, columns, offsets = [0, rows]) {
  */
 export function measure(x, norm, { valid, offsets, part = partition(norm, x.length, columnsOf(x), offsets) } = {}) {
     const isValid = validCells(x, valid);
-    const room = x.length * columnsOf(x);
-    const [values, statistics] = [new Float64Array(room), new Int32Array(room)];
-    let cells = 0;
+    // The valid cells, statistic after statistic: where each begins, then their values.
+    const starts = new Int32Array(part.size + 1);
+    for (let i = 0; i < x.length; i++) {
+        const valids = isValid[i], index = part.index[i];
+        for (let j = 0; j < index.length; j++) if (valids[j]) starts[index[j] + 1] += 1;
+    }
+    for (let s = 0; s < part.size; s++) starts[s + 1] += starts[s];
+    const values = new Float64Array(starts[part.size]);
+    const next = starts.slice();
     for (let i = 0; i < x.length; i++) {
         const row = x[i], valids = isValid[i], index = part.index[i];
-        for (let j = 0; j < row.length; j++) {
-            if (!valids[j]) continue;
-            values[cells] = row[j];
-            statistics[cells++] = index[j];
-        }
+        for (let j = 0; j < index.length; j++) if (valids[j]) values[next[index[j]]++] = row[j];
     }
-    const weights = new Float64Array(cells).fill(1);
-    return weigh(values.subarray(0, cells), weights, statistics.subarray(0, cells), part.size, norm.center);
+    return weigh(values, new Float64Array(values.length).fill(1), starts, norm.center);
 }
 
 /**
@@ -99,11 +100,12 @@ export function measure(x, norm, { valid, offsets, part = partition(norm, x.leng
  */
 export function merge(...parts) {
     const size = parts[0].count.length;
-    const means = parts.flatMap(({ mean, count }) =>
-        mean.map((value, s) => ({ value, weight: count[s], s })).filter(({ weight }) => weight > 0));
+    const full = Array.from({ length: size }, (_, s) => parts.filter(({ count }) => count[s] > 0));
+    const starts = new Int32Array(size + 1);
+    full.forEach((some, s) => (starts[s + 1] = starts[s] + some.length));
     const merged = weigh(
-        Float64Array.from(means, ({ value }) => value), Float64Array.from(means, ({ weight }) => weight),
-        Int32Array.from(means, ({ s }) => s), size, true,
+        Float64Array.from(full.flatMap((some, s) => some.map(({ mean }) => mean[s]))),
+        Float64Array.from(full.flatMap((some, s) => some.map(({ count }) => count[s]))), starts, true,
     );
     parts.forEach((part) => part.m2.forEach((m2, s) => part.count[s] > 0 && (merged.m2[s] += m2)));
     return merged;
@@ -147,8 +149,8 @@ export function forward(x, norm, options = {}) {
         valid,
         var: varianceOf(used, norm.ddof),
         rstd: inverseDeviation(used, norm),
-        xhat: x.map((row) => row.slice()),
-        y: x.map((row) => row.slice()),
+        xhat: tableLike(x),
+        y: tableLike(x),
     };
     const { xhat, y, rstd, moments: { mean } } = out;
     for (let i = 0; i < x.length; i++) {
@@ -199,7 +201,7 @@ export function backward(dy, out, { sums = null } = {}) {
     const throughMean = dxhat.map((sum, s) => (norm.center && !constant ? ratio(sum, moments.count[s]) : 0));
     const throughVar = dxhat_xhat.map((sum, s) =>
         (constant ? 0 : ratio(sum, moments.count[s] - norm.ddof) * epsOutside(out, s)));
-    const dx = out.x.map((row) => row.slice());
+    const dx = tableLike(out.x);
     for (let i = 0; i < dy.length; i++) {
         const row = dy[i], xhats = xhat[i], statistics = index[i], valids = valid[i], dxs = dx[i];
         for (let j = 0; j < row.length; j++) {
@@ -212,33 +214,30 @@ export function backward(dy, out, { sums = null } = {}) {
 }
 
 /**
- * Σ w, Σ w v / Σ w and Σ w (v - mean)² for each statistic.
+ * Σ w, Σ w v / Σ w and Σ w (v - mean)² for each statistic s: its values are those from starts[s] on.
  * The mean starts at the largest value and twice takes up the mean of what is left over: equal values leave nothing
  * over, so their mean is exactly their value. Never E[x²] - E[x]², which loses everything when the mean is large.
- * @type {(values: Float64Array, weights: Float64Array, statistics: Int32Array, size: number, center: boolean) =>
- *     Moments}
+ * @type {(values: Float64Array, weights: Float64Array, starts: Int32Array, center: boolean) => Moments}
  */
-function weigh(values, weights, statistics, size, center) {
-    const [count, m2] = [new Float64Array(size), new Float64Array(size)];
-    const mean = new Float64Array(size).fill(center ? -Infinity : 0);
-    for (let k = 0; k < values.length; k++) {
-        const s = statistics[k];
-        count[s] += weights[k];
-        if (center) mean[s] = Math.max(mean[s], values[k]);
-    }
-    for (let s = 0; s < size; s++) if (count[s] === 0) mean[s] = 0;
-    for (let pass = 0; center && pass < 2; pass++) {
-        const rest = new Float64Array(size);
-        for (let k = 0; k < values.length; k++) {
-            rest[statistics[k]] += weights[k] * (values[k] - mean[statistics[k]]);
+function weigh(values, weights, starts, center) {
+    /** @type {Moments} */
+    const moments = { count: [], mean: [], m2: [] };
+    for (let s = 0; s + 1 < starts.length; s++) {
+        const first = starts[s], end = starts[s + 1];
+        let count = 0, mean = center && first < end ? -Infinity : 0, m2 = 0;
+        for (let k = first; k < end; k++) count += weights[k];
+        if (center) for (let k = first; k < end; k++) mean = Math.max(mean, values[k]);
+        for (let pass = 0; center && pass < 2; pass++) {
+            let rest = 0;
+            for (let k = first; k < end; k++) rest += weights[k] * (values[k] - mean);
+            mean += ratio(rest, count);
         }
-        for (let s = 0; s < size; s++) mean[s] += ratio(rest[s], count[s]);
+        for (let k = first; k < end; k++) m2 += weights[k] * (values[k] - mean) * (values[k] - mean);
+        moments.count.push(count);
+        moments.mean.push(mean);
+        moments.m2.push(m2);
     }
-    for (let k = 0; k < values.length; k++) {
-        const deviation = values[k] - mean[statistics[k]];
-        m2[statistics[k]] += weights[k] * deviation * deviation;
-    }
-    return { count: Array.from(count), mean: Array.from(mean), m2: Array.from(m2) };
+    return moments;
 }
 
 /**
@@ -283,6 +282,17 @@ export function sumStatistics(out, table) {
 function validCells(x, valid) {
     if (Array.isArray(valid?.[0])) return /** @type {boolean[][]} */ (valid);
     return x.map((row, i) => new Array(row.length).fill(Boolean(valid?.[i] ?? true)));
+}
+
+/**
+ * A table of the same shape and kind. The rows of a network's layers lie in one buffer: many small ones take longer.
+ * @type {(x: number[][]) => number[][]}
+ */
+function tableLike(x) {
+    if (Array.isArray(x[0])) return x.map((row) => row.slice());
+    const columns = columnsOf(x);
+    const flat = new Float64Array(x.length * columns);
+    return /** @type {any} */ (x.map((_, i) => flat.subarray(i * columns, (i + 1) * columns)));
 }
 
 /** @type {(x: number[][]) => number} */
