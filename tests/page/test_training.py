@@ -95,6 +95,12 @@ def slider(page: Any) -> Any:
     return page.locator(".training").get_by_role("slider", name="step")
 
 
+def in_sight(element: Any) -> dict[str, float]:
+    """Where an element is, once a mouse can reach all of it."""
+    element.evaluate("(one) => one.scrollIntoView({ block: 'center' })")
+    return dict(element.bounding_box())
+
+
 def step(page: Any) -> int:
     return int(page.evaluate(SNAPSHOT)["step"])
 
@@ -185,7 +191,7 @@ def test_bars_are_as_high_as_their_shares(open_page: Open) -> None:
 
 def test_a_mouse_on_the_chart_moves_through_time(open_page: Open) -> None:
     page = open_page(HERE)
-    box = page.locator(".training .chart .canvas").bounding_box()
+    box = in_sight(page.locator(".training .chart .canvas"))
     left, right, middle = box["x"] + 56, box["x"] + box["width"] - 14, box["y"] + box["height"] / 2
     page.mouse.move(left + 1, middle)
     page.mouse.down()
@@ -211,7 +217,7 @@ def test_a_click_where_a_moment_is_drawn_goes_to_it(open_page: Open, axis: str) 
     for at in reversed(MOMENTS):
         places[at] = cursor.evaluate("(line) => line.getBoundingClientRect().x")
         page.keyboard.press("ArrowLeft")
-    middle = page.locator(".training .chart .canvas").bounding_box()["y"] + 150
+    middle = in_sight(page.locator(".training .chart .canvas"))["y"] + 150
     for at in (20, 400, 1000, 3000) if axis == "early" else (400, 1000, 3000):
         page.mouse.click(places[at], middle)
         assert step(page) == at
@@ -281,7 +287,7 @@ def test_switches_are_as_large_as_a_finger(open_page: Open) -> None:
 
 def test_a_link_reproduces_the_view(open_page: Open) -> None:
     page = open_page(HERE)
-    panel = page.locator("#panel-training")
+    panel = page.locator(".training")  # live training: test_live.py
     panel.get_by_label("0.01", exact=True).check()
     panel.locator("fieldset", has_text="Loss axis").get_by_label("even").check()
     panel.locator("fieldset", has_text="Step axis").get_by_label("even").check()
@@ -294,7 +300,7 @@ def test_a_link_reproduces_the_view(open_page: Open) -> None:
     assert f"training.step={MOMENTS[-4]}" in fragment
     again = open_page(fragment)
     check_shown(again, 0.01, MOMENTS[-4])
-    assert again.locator("#panel-training").inner_text() == panel.inner_text()
+    assert again.locator(".training").inner_text() == panel.inner_text()
     for one in ("path", "text"):
         drawing = f".training .chart svg[role=img] {one}"
         shapes = [view.locator(drawing).evaluate_all("(all) => all.map((e) => e.outerHTML)") for view in (page, again)]

@@ -77,6 +77,7 @@ interface Fields {
     "training.lr": string; "training.step": number; "training.scale": "log" | "linear"; "training.steps": "early" |
     "even";
     "training.runs": string[] | null;
+    "training.a": Setting; "training.b": Setting; "training.seed": number; "training.words": string;
 }
 type FieldName = keyof Fields;
 /** The fields that hold a number. */
@@ -234,6 +235,24 @@ interface Recorded {
     number;
     reach: number; points: number[]; moments: number[]; runs: Map<string, Run>; rates: number[];
 }
+type LiveNorm = "none" | "batch" | "layer" | "rms";
+interface Setting {
+    norm: LiveNorm; normAt: "before" | "after"; lr: number; depth: number; initScale: number; batch: number;
+    dropout: number;
+}
+interface Limits { above?: number; least?: number; most: number; whole?: boolean }
+interface RunStart { words: string[]; seed: number; setting: Setting }
+interface LayerReport { counts: number[]; saturated: number; gradient: number }
+interface RunReport {
+    step: number; training: Point[]; heldOut: Point[]; layers: LayerReport[]; guessing: number; speed: number;
+    diverged: { step: number; loss: number } | null; words: string[]; parameters: number; examples: number;
+}
+interface ShownRun { setting: Setting; report: RunReport | null }
+interface LiveSide {
+    field: "training.a" | "training.b"; worker: Worker | null; run: number; report: RunReport | null;
+}
+/** `advance` returns whether there is more to do. */
+interface LiveRun { readonly steps: number; advance(until: number, milliseconds: number): boolean; report(): RunReport }
 
 // ---- inside one module ----
 type Token = [kind: string, text: string];

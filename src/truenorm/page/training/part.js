@@ -1,18 +1,20 @@
 /*
-The part "training": one small network, trained without and with batch norm at several learning rates; what its loss
-does, what its hidden layer looks like at each moment, and where it ends.
+The part "training": live training first (live.js); then recorded runs of one small network, trained without and with
+batch norm at several learning rates; what its loss does, what its hidden layer looks like at each moment, and where it
+ends.
 
-Everything shown is from runs.json, which tools/recordings.py records with the lab, and every sentence with a number in
-it is made from that file: record it anew, and the texts follow.
+What is shown of recorded runs is from runs.json, which tools/recordings.py records with the lab, and every sentence
+with a number in it is made from that file: record it anew, and the texts follow.
 
-State: training.lr, training.step (the moment), training.runs (those in the chart), training.scale and
-training.steps (how the chart's axes run).
+State of the recorded runs: training.lr, training.step (the moment), training.runs (those in the chart), training.scale
+and training.steps (how the chart's axes run).
 */
 import { chooser } from "#lib/controls.js";
 import { copyButtons } from "#lib/copy.js";
 import { html, scrollBox } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
 import { choice } from "#lib/state.js";
+import { defineLive, liveTraining } from "#training/live.js";
 import { insideView } from "#training/hidden_layer.js";
 import { lossChart, runSwitches } from "#training/losses.js";
 import {
@@ -24,15 +26,27 @@ import {
 export function mountTraining(root, state) {
     const recorded = readRuns(document.getElementById("runs").textContent);
     defineTraining(state, recorded);
-    root.classList.add("training");
+    defineLive(state);
     root.append(
-        html("h2", {}, "Training with and without batch norm"),
+        html("h2", {}, "Train the network"),
+        html("p", {}, "It learns which letter comes next in a name, by a ", html("em", {}, "hidden layer"), ": ",
+            `${recorded.hidden} units, each of which adds up what it gets and bends the sum by `,
+            html("em", {}, "tanh"), ", a curve from −1 to 1. Runs ", html("b", {}, "A"), " and ", html("b", {}, "B"),
+            " start from the same numbers and see the same examples."),
+        liveTraining(state),
+        recordedRuns(state, recorded),
+    );
+}
+
+/** @type {(state: State, recorded: Recorded) => HTMLElement} */
+function recordedRuns(state, recorded) {
+    return html(
+        "div", { class: "training" },
+        html("h2", {}, "Recorded: with and without batch norm"),
         html(
-            "p", {}, "A small network learns which letter comes next in a first name. Between the letters and the ",
-            "answer stands a ", html("em", {}, "hidden layer"), `: ${recorded.hidden} units, each of which adds up `,
-            "what it gets and bends the sum by ", html("em", {}, "tanh"), ", a curve from −1 to 1. For each learning ",
-            "rate the network is trained twice, from the same start and on the same examples: without batch norm, and ",
-            "with it, right before tanh. The ", html("em", {}, "learning rate"), " says how far each step moves the ",
+            "p", {}, "The lab trained the same network on 5,163 first names. For each learning rate it ",
+            "is trained twice, from the same start and on the same examples: without batch norm, and with it, right ",
+            "before tanh. The ", html("em", {}, "learning rate"), " says how far each step moves the ",
             "weights. The ", html("em", {}, "loss"), " says how surprised the network is by the right letter: blind ",
             `guessing costs ${formatNumber(recorded.guessing, 3)}, and lower is better.`,
         ),

@@ -1,0 +1,39 @@
+/*
+The worker of a live run. It is told to start a run and how far to go, and reports ten times a second and at each stop.
+
+    { start: { words, seed, setting }, run: 3 }       // the run's number comes back with its reports
+    { until: 1000 }
+*/
+import { createRun } from "#training/run.js";
+
+const TURN = 20; // milliseconds of work between two looks at the messages
+const BETWEEN = 100; // milliseconds between two reports
+
+/** @type {LiveRun | null} */
+let run = null;
+let [number, until, reported, working] = [0, 0, 0, false];
+
+// A message to oneself comes back sooner than a timer, which browsers delay.
+const turns = new MessageChannel();
+turns.port1.onmessage = work;
+
+function work() {
+    working = run.advance(until, TURN);
+    if (!working || performance.now() - reported > BETWEEN) report();
+    if (working) turns.port2.postMessage(null);
+}
+
+function report() {
+    postMessage({ run: number, report: run.report() });
+    reported = performance.now();
+}
+
+globalThis.onmessage = (/** @type {MessageEvent} */ { data }) => {
+    if (data.start) {
+        [run, number, until] = [createRun(data.start), data.run, 0];
+        report();
+    } else {
+        until = data.until;
+        if (run && !working) work();
+    }
+};
