@@ -92,7 +92,7 @@ const AXES = {
 };
 
 const CHANGE = 1e-5; // of an element, for finite differences: truncation and rounding errors are both below 1e-9
-const MOST_CHECKED = 60; // elements of one array; all of them, where there are no more
+const MOST_CHECKED = 40; // elements of one array; all of them, where there are no more
 const LAYERS = ["embed", "linear1", "norm1", "act1", "output"];
 /** @type {Record<string, string>} */
 const OUTPUTS = { E: "embed", H0: "linear1", HZ: "norm1", HA: "act1", logits: "output" };
