@@ -28,6 +28,10 @@ import { boxesOf } from "../../src/truenorm/page/table/boxes.js";
 import {
     describeCell, describeEmptyCells, describeNoSpread, describeParameters, describeProblems,
 } from "../../src/truenorm/page/table/formulas.js";
+import { networkReader } from "../../src/truenorm/page/network/model.js";
+import { inNumbers as networkNumbers } from "../../src/truenorm/page/network/numbers.js";
+import { defineNetwork } from "../../src/truenorm/page/network/part.js";
+import { readWords } from "../../src/truenorm/page/network/words.js";
 import { defineTable } from "../../src/truenorm/page/table/part.js";
 import { defineTraining } from "../../src/truenorm/page/training/part.js";
 import { readRuns } from "../../src/truenorm/page/training/runs.js";
@@ -49,6 +53,7 @@ function pageState(hash) {
     defineTable(noted);
     defineBackward(noted);
     defineSentences(noted);
+    defineNetwork(noted);
     defineTraining(noted, RUNS);
     defineWhy(noted, RUNS);
     defineRunning(noted);
@@ -92,7 +97,10 @@ export function checkText(text) {
     assert.ok(Number.isFinite(value) || Number.isNaN(value));
     checkWords(formatNumber(value));
     checkWords(quoted(text));
+    const typed = readWords(text);
+    checkWords(typed.problem);
     const { state, names } = pageState("");
+    if (!typed.problem) state.set({ "network.words": typed.words });
     const isKept = attempt(() => {
         const first = respell(state.get("padding.first"), text.split(/\s+/).filter(Boolean).slice(0, 12));
         state.set({ x: [[text, "1"], ["2", text]], weight: [text], "backward.dy": [[text]] });
@@ -150,6 +158,10 @@ function checkNumbers(state) {
         const codes = codesFor(() => ({ ...problem, dy: model.dy }));
         for (const make of Object.values(codes)) assert.doesNotMatch(make(), /undefined|NaN|Infinity/);
         assert.equal(weight.length, columns);
+    }
+    if (state.fragment().includes("network.") && state.get("network.size") === "small") {
+        const network = networkReader(state)();
+        for (const step of network.steps) for (const text of networkNumbers(network, step, [0, 0])) checkWords(text);
     }
     if (!state.fragment().includes("padding.")) return; // always the same
     const sentences = readSentences(state);
