@@ -72,7 +72,7 @@ def test_every_step_is_that_of_python_in_the_browser(open_page: Open) -> None:
     assert page.locator(".network-descent .said").inner_text() == said
     page.get_by_role("button", name="Take a step").click()
     settle(page)
-    assert f"Loss {wanted.loss_after:.6f} after 1 steps" in page.locator(".network-descent .said").inner_text()
+    assert f"Loss {wanted.loss_after:.6f} after 1 step," in page.locator(".network-descent .said").inner_text()
     assert page.locator(".network-graph .node .number").last.inner_text() == f"{wanted.loss_after:.4g}"
 
 

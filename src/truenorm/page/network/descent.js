@@ -92,7 +92,8 @@ export function descentView(state) {
             complain("");
         }
         const rises = lossAfter > loss ? " It rises: this learning rate is too large here." : "";
-        putText(summary, `Loss ${loss.toFixed(6)} after ${losses.length - 1} steps, ${lossAfter.toFixed(6)} after one `
+        const steps = losses.length === 2 ? "1 step" : `${losses.length - 1} steps`;
+        putText(summary, `Loss ${loss.toFixed(6)} after ${steps}, ${lossAfter.toFixed(6)} after one `
             + `more on the same batch.${rises}`);
         chart.replaceChildren(lossCurve(losses));
         if (isNew) announce(`Step ${losses.length - 1}: loss ${formatNumber(loss)}.`);
