@@ -261,6 +261,7 @@ interface Prepared {
     x: number[][]; norm: Norm; dy: number[][] | null; columns: number; bySample: boolean; byRow: boolean; whole:
     boolean;
     valid: boolean[][]; offsets: number[]; groups: number; weight: number[]; bias: number[]; simple: boolean;
+    inSteps: boolean;
     torchTakes: boolean;
 }
 type OnParameter = (name: ParameterName, column: number, text: string) => void;

@@ -56,9 +56,18 @@ const GRAPH_ROW = 63;
 /** @type {Record<string, Point>} */
 const GRAPH_DIRECTIONS = { right: [1, 0], left: [-1, 0], down: [0, 1] };
 
-/** @type {() => { element: SVGElement; update(shown: GraphUpdate): void }} */
-export function computationGraph() {
-    const element = svg("svg", { class: "backward-graph", role: "img" });
+/**
+ * `onchoose(box)` when a box is clicked. Each step has a button too, so nothing depends on a mouse.
+ * @type {(onchoose: (box: string) => void) => { element: SVGElement; update(shown: GraphUpdate): void }}
+ */
+export function computationGraph(onchoose) {
+    const element = svg("svg", {
+        class: "backward-graph", role: "img",
+        onclick: ({ target }) => {
+            const box = target.closest("[data-box]");
+            if (box) onchoose(box.getAttribute("data-box"));
+        },
+    });
 
     /** @type {(shown: GraphUpdate) => void} */
     function update({ center, lit, done, numbers, target, label }) {

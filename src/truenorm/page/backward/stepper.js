@@ -21,7 +21,10 @@ import { inSymbols } from "#lib/symbols.js";
 export function backwardSteps(state) {
     const progress = html("p", { class: "backward-progress", role: "status" });
     const why = html("p", { class: "backward-why" });
-    const graph = computationGraph();
+    const graph = computationGraph((box) => {
+        const key = box === "loss" ? "dy" : `d${box}`;
+        if (model.steps.some((step) => step.key === key)) state.set({ "backward.step": key });
+    });
     const caption = html("figcaption");
     const formulas = html("div");
     const values = valueTable({ onchoose: (i, j) => chooseValue(i, j) });
@@ -60,12 +63,12 @@ export function backwardSteps(state) {
         why,
         html(
             "div", { class: "columns" },
+            html("div", { class: "backward-details" }, formulas, values.element),
             html(
                 "figure", { class: "backward-figure" }, graph.element, caption,
                 html("ul", { class: "backward-legend" },
                     legend.map(([kind, words]) => html("li", {}, edgeSample(kind), words))),
             ),
-            html("div", { class: "backward-details" }, formulas, values.element),
         ),
     );
 

@@ -47,6 +47,8 @@ function prepare({ x, norm, valid, weight = null, bias = null, offsets = [0, x.l
         weight: weight ?? new Array(columns).fill(1),
         bias: bias ?? new Array(columns).fill(0),
         simple: whole && !bySample && out.var.every((variance, s) => variance > 0 || onlyZeros(out, s)),
+        // Powers of rstd must not overflow.
+        inSteps: out.var.every((variance) => variance < 1e100 && variance > 1e-100),
         // The functions of torch take a cubed rstd, and batch_norm more than one row and more than no eps.
         torchTakes: norm.ddof === 0 && norm.eps_at === "var"
             && (norm.name !== "batch" || (x.length > 1 && norm.eps > 0))
@@ -84,11 +86,13 @@ function numpyCode(given) {
             ...(dy ? [
                 "",
                 `n = x.shape[${byRow ? 1 : 0}]`,
-                "dxhat = dy * weight",
-                center ? `through_mean = dxhat.mean(${A})` : "through_mean = 0",
-                `through_var = xhat * (dxhat * xhat).sum(${A}) / ${norm.ddof ? "(n - 1)" : "n"}`,
-                outside ? `through_var *= (np.sqrt(var) + ${eps}) / np.sqrt(var)` : null,
-                "dx = rstd * (dxhat - through_mean - through_var)",
+                ...(given.inSteps ? numpySteps(norm, A) : [
+                    "dxhat = dy * weight",
+                    center ? `through_mean = dxhat.mean(${A})` : "through_mean = 0",
+                    `through_var = xhat * (dxhat * xhat).sum(${A}) / ${norm.ddof ? "(n - 1)" : "n"}`,
+                    outside ? `through_var *= (np.sqrt(var) + ${eps}) / np.sqrt(var)` : null,
+                    "dx = rstd * (dxhat - through_mean - through_var)",
+                ]),
                 "print(dx)",
             ] : []),
         );
@@ -118,6 +122,27 @@ function numpyCode(given) {
         ] : []),
         "print(y)", dy ? "print(dx)" : null,
     );
+}
+
+/**
+ * The steps of the part "backward", under their names; dy, the first, is given.
+ * @type {(norm: Norm, A: string) => (string | null)[]}
+ */
+function numpySteps({ center, ddof, eps_at }, A) {
+    const degrees = ddof ? "(n - 1)" : "n";
+    return [
+        "dbias = dy.sum(axis=0)",
+        "dweight = (dy * xhat).sum(axis=0)",
+        "dxhat = dy * weight",
+        "dx_through_xhat = dxhat * rstd",
+        `dvar = (dxhat * (x - mean)).sum(${A}) * -0.5 * ${eps_at === "var" ? "rstd**3" : "rstd**2 / np.sqrt(var)"}`,
+        center ? `dmean_through_xhat = -dxhat.sum(${A}) * rstd` : null,
+        center ? `dmean_through_var = dvar * (-2 * (x - mean)).sum(${A}) / ${degrees}  # 0 but for rounding` : null,
+        center ? "dmean = dmean_through_xhat + dmean_through_var" : null,
+        `dx_through_var = dvar * 2 * (x - mean) / ${degrees}`,
+        center ? "dx_through_mean = dmean / n" : null,
+        `dx = dx_through_xhat + dx_through_var${center ? " + dx_through_mean" : ""}`,
+    ];
 }
 
 /** @type {(given: Prepared) => string} */

@@ -1,7 +1,7 @@
 /*
 Three normalizations of the same rows, side by side, and how far each moves the watched word.
 */
-import { METHODS, driftCurve, fillOf, normalizeWatched, paddingRows, stackRows } from "#padding/model.js";
+import { METHODS, driftCurve, fillOf, normalizeWatched, paddingRow, paddingRows, stackRows } from "#padding/model.js";
 import { lineChart } from "#lib/chart.js";
 import { codesFor } from "#lib/code.js";
 import { uniqueId } from "#lib/controls.js";
@@ -57,6 +57,7 @@ export function methodCard(name, read, fill) {
         const { word } = model.words[model.watched];
         const watched = normalizeWatched(model, method, fill());
         title.textContent = paddingRows(model.lengths, fill()) === 0 ? unpadded : heading;
+        const padding = paddingRow(model, method, fill());
         const perRow = method.norm.name === "layer";
         /** @type {(values: number[], show?: (value: number) => string) => HTMLElement[]} */
         const cells = (values, show = formatNumber) =>
@@ -73,6 +74,8 @@ export function methodCard(name, read, fill) {
             line("no padding", cells(watched.alone)),
             line("now", cells(watched.y), "watched"),
             line("moved", cells(watched.difference, signedNumber)),
+            line("a row of <pad>", padding ? padding.map((value) => html("td", { class: "pad" }, formatNumber(value)))
+                : html("td", { colspan: 3 }, "–"), "pad"),
         );
         const shown = movedInWords(watched);
         moved.replaceChildren(

@@ -200,6 +200,16 @@ function watchedRow(model, { norm, includesPadding }, fill) {
     };
 }
 
+/**
+ * What a method makes of a row of padding, or null where there is none. Padding that is ignored stays 0.
+ * @type {(model: SentencesModel, method: Method, fill: number) => number[] | null}
+ */
+export function paddingRow(model, method, fill) {
+    const { x, valid, places } = stackRows(model, method, fill);
+    const row = x.findIndex((_, i) => !places.includes(i));
+    return row < 0 ? null : forward(x, method.norm, { valid }).y[row];
+}
+
 /** @type {(now: WatchedRow, alone: number[]) => number} */
 function distance({ y, valid }, alone) {
     const distances = y.map((value, j) => Math.abs(value - alone[j])).filter((_, j) => valid[j]);
