@@ -64,7 +64,7 @@ export function mountBackward(root, state) {
     root.append(html(
         "div", { class: "backward" }, html("h2", { class: "unseen" }, "Backward pass"),
         html(
-            "p", {}, "If one number were a little larger, how much would the loss change? That is its gradient, and "
+            "p", { class: "backward-intro" }, "If one number were a little larger, how much would the loss change? That is its gradient, and "
             + "networks learn from nothing else. At the output y it is known: dy. Follow it back to the input x: dx.",
         ),
         empty, filled,
@@ -160,8 +160,9 @@ function backwardInputs(state) {
         "div", {},
         html("div", { class: "controls" }, chooser(state, "norm", "Norm", titles(NORMS)),
             chooser(state, "backward.loss", "Loss", titles(LOSSES))),
-        html("div", { class: "columns" }, x.element, dy.element),
-        problem, loss, conventions, tableButton(state, "Change x, γ, β or ε"),
+        html("div", { class: "columns backward-inputs" }, x.element, dy.element,
+            html("div", { class: "backward-about" }, loss, conventions, tableButton(state, "Change x, γ, β or ε"))),
+        problem,
     );
 
     /** @type {(model: BackwardModel) => void} */

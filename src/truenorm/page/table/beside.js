@@ -29,12 +29,13 @@ export function createBeside({ onpoint, onchoose }) {
     const note = html("p", { class: "note" });
     const element = html("div", { class: "beside" }, html("div", { class: "columns" }, sides.map((one) => one.element)),
         note);
+    let built = "";
     /** @type {(event: Event) => Place | null} */
     const placeOf = ({ target }) => {
         const cell = /** @type {Element} */ (target).closest("td");
         return cell ? { row: Number(cell.dataset.row), column: Number(cell.dataset.column) } : null;
     };
-    element.addEventListener("pointerover", (event) => onpoint(placeOf(event)));
+    element.addEventListener("pointermove", (event) => onpoint(placeOf(event)));
     element.addEventListener("pointerleave", () => onpoint(null));
     element.addEventListener("click", (event) => placeOf(event) && onchoose(placeOf(event)));
 
@@ -48,6 +49,7 @@ export function createBeside({ onpoint, onchoose }) {
         const left = Math.max(Math.min(at.column - MOST_SIDE.columns + 3, columns - MOST_SIDE.columns), 0);
         const shownRows = cells.slice(top, top + MOST_SIDE.rows).map((_, i) => top + i);
         const shownColumns = cells[0].slice(left, left + MOST_SIDE.columns).map((_, j) => left + j);
+        const key = JSON.stringify([shownRows, shownColumns, shownRows.map((i) => shownColumns.map((j) => cells[i][j]))]);
         for (const { name, head, body, line } of sides) {
             const out = forward(x, describe(name, { eps: norm.eps, ddof: norm.ddof, eps_at: norm.eps_at }), { valid });
             /** @type {(i: number, j: number) => string} */
@@ -55,14 +57,20 @@ export function createBeside({ onpoint, onchoose }) {
                 valid[i][j] ? "" : "pad", (name === "batch" ? j === at.column : i === at.row) ? "shared" : "",
                 i === at.row && j === at.column ? "chosen" : "",
             ].join(" ").trim();
-            head.replaceChildren(html("tr", {}, html("td"),
-                shownColumns.map((j) => html("th", { scope: "col" }, columnName(j)))));
-            body.replaceChildren(...shownRows.map((i) => html("tr", {}, html("th", { scope: "row" }, i + 1),
-                shownColumns.map((j) => html("td", { class: classOf(i, j), "data-row": i, "data-column": j },
-                    valid[i][j] ? formatNumber(x[i][j]) : "–")))));
+            if (key !== built) { // or a cell would be gone between the press and the release of a button on it
+                head.replaceChildren(html("tr", {}, html("td"),
+                    shownColumns.map((j) => html("th", { scope: "col" }, columnName(j)))));
+                body.replaceChildren(...shownRows.map((i) => html("tr", {}, html("th", { scope: "row" }, i + 1),
+                    shownColumns.map((j) => html("td", { "data-row": i, "data-column": j },
+                        valid[i][j] ? formatNumber(x[i][j]) : "–")))));
+            }
+            for (const cell of body.querySelectorAll("td")) {
+                cell.className = classOf(Number(cell.dataset.row), Number(cell.dataset.column));
+            }
             line.replaceChildren(...(valid[at.row][at.column] ? [formulaLine(normalisedLine(out, at.row, at.column))]
                 : [html("p", { class: "note" }, "This cell holds no number.")]));
         }
+        built = key;
         const isCut = rows > shownRows.length || columns > shownColumns.length;
         putText(note, isCut ? "Only the cells around the chosen one are shown." : "");
         note.hidden = !isCut;
