@@ -64,7 +64,8 @@ export function mountBackward(root, state) {
     root.append(html(
         "div", { class: "backward" }, html("h2", { class: "unseen" }, "Backward pass"),
         html(
-            "p", { class: "backward-intro" }, "If one number were a little larger, how much would the loss change? That is its gradient, and "
+            "p", { class: "backward-intro" },
+            "If one number were a little larger, how much would the loss change? That is its gradient, and "
             + "networks learn from nothing else. At the output y it is known: dy. Follow it back to the input x: dx.",
         ),
         empty, filled,

@@ -47,7 +47,8 @@ export function mountPadding(root, state) {
     root.append(
         html("h2", { class: "unseen" }, "Padded sentences"),
         html(
-            "p", { class: "intro" }, "A network reads many sentences at once, as one rectangle of numbers. So shorter sentences are ",
+            "p", { class: "intro" },
+            "A network reads many sentences at once, as one rectangle of numbers. So shorter sentences are ",
             "filled up with rows of zeros, the ", html("em", {}, "padding"), ". Batch norm treats them as words. ",
             html("strong", {}, "Move the slider and watch one word."),
         ),
@@ -57,7 +58,8 @@ export function mountPadding(root, state) {
         html("h3", {}, "1. Sentences of different lengths are filled up with zeros"),
         html("div", { class: "columns" }, filled.element, editors.map(({ text }) => text)),
         html(
-            "p", { class: "intro" }, "Every word has become a row of three numbers, its ", html("em", {}, "embedding"), ". A row of ",
+            "p", { class: "intro" },
+            "Every word has become a row of three numbers, its ", html("em", {}, "embedding"), ". A row of ",
             html("code", { class: "pad" }, "<pad>"), " is no word: it is three zeros that take up room. Type other ",
             "words, or other numbers.",
         ),

@@ -35,8 +35,16 @@ export function createBeside({ onpoint, onchoose }) {
         const cell = /** @type {Element} */ (target).closest("td");
         return cell ? { row: Number(cell.dataset.row), column: Number(cell.dataset.column) } : null;
     };
-    element.addEventListener("pointermove", (event) => onpoint(placeOf(event)));
-    element.addEventListener("pointerleave", () => onpoint(null));
+    /** @type {EventTarget | null} */
+    let under = null;
+    element.addEventListener("pointermove", (event) => {
+        if (event.target !== under) onpoint(placeOf(event));
+        under = event.target;
+    });
+    element.addEventListener("pointerleave", () => {
+        under = null;
+        onpoint(null);
+    });
     element.addEventListener("click", (event) => placeOf(event) && onchoose(placeOf(event)));
 
     /** @type {(problem: Problem, at: Place | null) => void} */
@@ -49,7 +57,8 @@ export function createBeside({ onpoint, onchoose }) {
         const left = Math.max(Math.min(at.column - MOST_SIDE.columns + 3, columns - MOST_SIDE.columns), 0);
         const shownRows = cells.slice(top, top + MOST_SIDE.rows).map((_, i) => top + i);
         const shownColumns = cells[0].slice(left, left + MOST_SIDE.columns).map((_, j) => left + j);
-        const key = JSON.stringify([shownRows, shownColumns, shownRows.map((i) => shownColumns.map((j) => cells[i][j]))]);
+        const shown = shownRows.map((i) => shownColumns.map((j) => cells[i][j]));
+        const key = JSON.stringify([shownRows, shownColumns, shown]);
         for (const { name, head, body, line } of sides) {
             const out = forward(x, describe(name, { eps: norm.eps, ddof: norm.ddof, eps_at: norm.eps_at }), { valid });
             /** @type {(i: number, j: number) => string} */
