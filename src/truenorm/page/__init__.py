@@ -9,7 +9,7 @@ each module has a scope of its own in the delivered file too, and assembly reads
 Relative names cannot be used, because a data: URL has no folder that they could be relative to. Each URL ends with a
 `sourceURL`, so that stack traces and debuggers name the file.
 
-Comments that fill whole lines and indentation are left out, a quarter of the file. No parser is needed for that, as the
+Comments that fill whole lines and indentation are left out, a third of the file. No parser is needed for that, as the
 tests make sure that no template literal and no comment behind code spans lines. The page stays under 500 KB.
 
 A policy in the file allows its style and its three inline scripts by their hashes, and modules and workers from data:
@@ -122,16 +122,19 @@ def as_import_map(modules: Mapping[str, str]) -> str:
 
 
 def without_comments(text: str) -> str:
-    """JavaScript or CSS without indentation, blank lines and comments that fill whole lines.
+    """JavaScript or CSS without indentation, blank lines and comments that fill whole lines; a list is one line.
 
-    >>> without_comments("/* A file\\nof one line. */\\nif (a) {\\n    // why\\n    b = c /* d */ + e; // f\\n}\\n")
-    'if (a) {\\nb = c /* d */ + e; // f\\n}'
+    >>> without_comments("/* A\\nfile. */\\nif (a) {\\n    // why\\n    b = c(\\n        d, // e\\n        f);\\n}\\n")
+    'if (a) {\\nb = c(d, // e\\nf);\\n}'
     """
     kept, inside = [], False
     for line in map(str.strip, text.splitlines()):
         inside = inside or (line.startswith("/*") and "*/" not in line[:-2])
         if line and not inside and not line.startswith("//"):
-            kept.append(line)
+            if kept and kept[-1][-1] in ",([" and "//" not in kept[-1]:
+                kept[-1] += line
+            else:
+                kept.append(line)
         inside = inside and not line.endswith("*/")
     return "\n".join(kept)
 

@@ -54,7 +54,8 @@ export function mountNetwork(root, state) {
     root.classList.add("network");
     root.append(
         html("div", { class: "network-top" },
-            html("div", {}, html("h2", {}, "Guessing the next letter: one training step"), headline), sizeChooser(state)),
+            html("div", {}, html("h2", {}, "Guessing the next letter: one training step"), headline),
+            sizeChooser(state)),
         stepper.element, html("div", { class: "network-stage" }, graph.element, descent.element),
         html("div", { class: "network-main" }, cards.map(({ element }) => element)),
         dataView(state), firstLayerView(state),
