@@ -239,8 +239,12 @@ export class Normalize extends BaseLayer {
         const { weight, bias } = /** @type {Record<string, any>} */ (this.parameters);
         const moments = this.running && !training ? momentsOf(this.running, this.norm) : undefined;
         if (this.cells?.valid.length !== x.length) {
-            const valid = x.map((row) => new Array(row.length).fill(true));
-            this.cells = { part: partition(this.norm, x.length, weight.length), valid };
+            // All valid. Typed arrays take half the time of arrays in the loops of normalization.js.
+            const { size, index } = partition(this.norm, x.length, weight.length);
+            this.cells = /** @type {any} */ ({
+                part: { size, index: index.map((row) => Int32Array.from(row)) },
+                valid: x.map((row) => new Uint8Array(row.length).fill(1)),
+            });
         }
         this.out = forward(/** @type {any} */ (x), this.norm, { weight, bias, moments, ...this.cells });
         if (this.running && training) {

@@ -280,7 +280,7 @@ export function sumStatistics(out, table) {
  * @type {(x: number[][], valid?: Valid) => boolean[][]}
  */
 function validCells(x, valid) {
-    if (Array.isArray(valid?.[0])) return /** @type {boolean[][]} */ (valid);
+    if (typeof valid?.[0] === "object") return /** @type {boolean[][]} */ (valid);
     return x.map((row, i) => new Array(row.length).fill(Boolean(valid?.[i] ?? true)));
 }
 

@@ -18,10 +18,11 @@ export function histogram({ hue, reach, open = false, flat = null }) {
     const element = html("div", { class: "histogram" });
     /** @type {HistogramData | null} */
     let data = null;
+    let width = 0; // as last seen: to ask for it lays out the whole page
 
     function redraw() {
         if (data === null) return;
-        const width = element.clientWidth || 300;
+        width ||= element.clientWidth || 300;
         element.replaceChildren(histogramDrawing({ ...data, hue, reach, open, flat, width }));
     }
 
@@ -31,7 +32,10 @@ export function histogram({ hue, reach, open = false, flat = null }) {
         redraw();
     }
 
-    new ResizeObserver(redraw).observe(element);
+    new ResizeObserver(([{ contentRect }]) => {
+        width = contentRect.width;
+        redraw();
+    }).observe(element);
     return { element, update };
 }
 

@@ -20,6 +20,7 @@ import { settingsForm, wordsForm } from "#training/forms.js";
 const WINDOW = 500;
 const BLOCK = 1000;
 const FOREVER = 1e12;
+const BETWEEN = 100; // milliseconds between two drawings
 
 /** @type {(state: State) => void} */
 export function defineLive(state) {
@@ -95,22 +96,23 @@ export function liveTraining(state) {
         side.report = report;
         if (state.get("part") !== "training") pause();
         if (goal !== 0) {
-            const done = alive().every(({ report: { step } }) => step >= goal);
-            if (done) finish();
+            if (alive().every(({ report: { step } }) => step >= goal)) goal = furthest(); // one may have gone further
+            if (alive().every(({ report: { step } }) => step >= goal)) finish();
             else allow(goal);
         }
         draw();
     }
 
-    let drawing = false;
+    let [drawing, drawn] = [false, 0]; // whether it is going to, and when it was
     function draw() {
         if (drawing || (still.matches && goal !== 0)) return;
         drawing = true;
-        requestAnimationFrame(() => {
-            drawing = false;
+        const wait = Math.max(BETWEEN - (performance.now() - drawn), 0);
+        setTimeout(() => requestAnimationFrame(() => {
+            [drawing, drawn] = [false, performance.now()];
             board.update(sides.map(({ field, report }) => ({ setting: state.get(field), report })));
             putText(status, statusInWords(sides.map(({ report }) => report)));
-        });
+        }), wait);
     }
 
     /**

@@ -3,7 +3,7 @@ The settings of a live run: what may be typed, how they stand in the address, an
 
     readSetting("lr", "1e9", setting)     // { reason: "Learning rate: ..." } or { value: 0.1 }
 */
-import { formatNumber, readNumber } from "#lib/numbers.js";
+import { readNumber } from "#lib/numbers.js";
 import { TooLarge, checkLetters } from "#lib/limits.js";
 import { encodeText, quoted } from "#lib/text.js";
 import { readWords } from "#maths/training.js";
@@ -54,8 +54,7 @@ function readLimited(label, { above = null, least = null, most, whole = false },
     const value = readNumber(text);
     const low = above === null ? value >= least : value > above;
     if (low && value <= most && (!whole || Number.isInteger(value))) return { value };
-    const range = above === null ? `from ${least} to ${formatNumber(most, 16)}`
-        : `above ${above} and at most ${formatNumber(most, 16)}`;
+    const range = above === null ? `from ${least} to ${most}` : `above ${above} and at most ${most}`;
     return { reason: `${label}: a ${whole ? "whole " : ""}number ${range}, got ${quoted(text)}.` };
 }
 
