@@ -22,6 +22,7 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 860}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 # File name, fragment of the address, heading to scroll to, window size, colour scheme.
 PICTURES: dict[str, tuple[str, str, ViewportSize, Literal["light", "dark"]]] = {
+    "overview": ("part=overview", "Overview", DESKTOP, "light"),
     "table": ("part=table&norm=layer", "One table", DESKTOP, "light"),
     "backward": ("part=backward&backward.step=dvar", "Step by step", DESKTOP, "light"),
     "padding": ("part=padding&padding.fill=10", "4. So the mean shrinks", DESKTOP, "light"),

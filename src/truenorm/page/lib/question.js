@@ -10,7 +10,7 @@ Questions to answer before one looks: the explanation comes after the choice.
 
 The list is read again whenever one of the fields changes, so that numbers are those of the moment. A question whose
 words changed is open again; otherwise the answer stays, and the explanation is written anew. Answers are not kept in
-the address: whoever gets a link should predict, too.
+the address, so that those who get a link predict, too.
 */
 import { uniqueId } from "#lib/controls.js";
 import { html, putText } from "#lib/elements.js";
