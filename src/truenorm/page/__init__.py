@@ -127,7 +127,8 @@ def without_comments(text: str) -> str:
     >>> without_comments("/* A\\nfile. */\\nif (a) {\\n    // why\\n    b = c(\\n        d, // e\\n        f);\\n}\\n")
     'if (a) {\\nb = c(d, // e\\nf);\\n}'
     """
-    kept, inside = [], False
+    kept: list[str] = []
+    inside = False
     for line in map(str.strip, text.splitlines()):
         inside = inside or (line.startswith("/*") and "*/" not in line[:-2])
         if line and not inside and not line.startswith("//"):

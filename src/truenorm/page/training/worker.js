@@ -1,5 +1,5 @@
 /*
-The worker of a live run. It is told to start a run and how far to go, and reports ten times a second and at each stop.
+The worker of a live run. Messages start a run and say how far to go; it reports ten times a second and at each stop.
 
     { start: { words, seed, setting }, run: 3 }       // the run's number comes back with its reports
     { until: 1000 }
