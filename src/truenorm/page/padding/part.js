@@ -56,7 +56,7 @@ export function mountPadding(root, state) {
         said.element,
 
         html("h3", {}, "1. Sentences of different lengths are filled up with zeros"),
-        html("div", { class: "columns" }, filled.element, editors.map(({ text }) => text)),
+        html("div", { class: "texts" }, filled.element, ...editors.map(({ text }) => text)),
         html(
             "p", { class: "intro" },
             "Every word has become a row of three numbers, its ", html("em", {}, "embedding"), ". A row of ",
