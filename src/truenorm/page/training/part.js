@@ -53,7 +53,7 @@ function recordedRuns(state, recorded) {
         trainingChoices(state, recorded),
         // On a phone the histograms follow the slider that moves them; where there is room, the switches stand beside.
         html(
-            "div", { class: "overview" },
+            "div", { class: "recorded" },
             lossChart(state, recorded), insideView(state, recorded), runSwitches(state, recorded),
         ),
         whatToLookAt(state, recorded),
