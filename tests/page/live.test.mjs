@@ -51,11 +51,13 @@ test("a run that diverges stops and says where; others do not", () => {
 
 test("a curve holds the mean of equally many steps, and few points", () => {
     const curve = lossCurve();
-    for (let i = 1; i <= 1000; i++) curve.add(i);
+    for (let i = 1; i <= 960; i++) curve.add(i);
     const points = curve.points();
     const width = points[0][0];
     assert.ok(points.length >= 60 && points.length < 120);
     points.forEach(([step, mean], i) => assert.deepEqual([step, mean], [(i + 1) * width, step - (width - 1) / 2]));
+    for (const loss of [5, 8]) curve.add(loss);
+    assert.deepEqual(curve.points().at(-1), [962, 6.5]);
 });
 
 test("what cannot be used is refused in one sentence", () => {

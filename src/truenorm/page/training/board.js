@@ -27,7 +27,7 @@ export function boardView() {
         const last = Math.max(...known.map(({ report }) => report.step), 1);
         const guessing = Math.max(...known.map(({ report }) => report.guessing), 0);
         chart.update({
-            at: null,
+            at: null, logarithmic: true,
             series: [
                 ...known.map(({ report, name, look }) => ({ name, points: report.training, ...look })),
                 ...known.map(({ report, name, look }) =>

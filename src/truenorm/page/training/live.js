@@ -179,9 +179,11 @@ export function liveTraining(state) {
 function statusInWords(reports) {
     return reports.map((report, i) => {
         if (!report) return `${"AB"[i]}: starting.`;
-        const { step, speed, parameters, diverged } = report;
+        const { step, speed, parameters, diverged, training } = report;
         if (diverged) return "";
+        const loss = training.length ? `, loss ${formatNumber(training.at(-1)[1], 3)}` : "";
         const pace = speed > 0 ? `, ${Math.round(speed).toLocaleString("en")} steps a second` : "";
-        return `${"AB"[i]}: step ${step.toLocaleString("en")}, ${parameters.toLocaleString("en")} parameters${pace}.`;
+        const counts = `step ${step.toLocaleString("en")}${loss}, ${parameters.toLocaleString("en")} parameters`;
+        return `${"AB"[i]}: ${counts}${pace}.`;
     }).filter(Boolean).join(" ");
 }

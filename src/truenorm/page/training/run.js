@@ -61,7 +61,7 @@ export function createRun({ words, seed, setting }, now = () => performance.now(
 }
 
 /**
- * The mean loss of every so many steps: of one at first, of more as the run grows.
+ * The mean loss of every so many steps: of one at first, of more as the run grows; the last may be of fewer.
  * @returns {{ add(loss: number): void; points(): Point[] }}
  */
 export function lossCurve() {
@@ -79,7 +79,11 @@ export function lossCurve() {
             means = Array.from({ length: means.length / 2 }, (_, i) => (means[2 * i] + means[2 * i + 1]) / 2);
             width *= 2;
         },
-        points: () => means.map((mean, i) => [(i + 1) * width, mean]),
+        points() {
+            /** @type {Point[]} */
+            const points = means.map((mean, i) => [(i + 1) * width, mean]);
+            return count ? [...points, [means.length * width + count, sum / count]] : points;
+        },
     };
 }
 
