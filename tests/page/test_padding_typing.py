@@ -179,7 +179,7 @@ def tab_to(page: Any, key: str, last: str) -> list[str]:
 )
 def test_nothing_needs_a_mouse(open_page: Open, viewport: dict[str, int]) -> None:
     page = open_page(HERE, viewport=viewport)
-    page.locator("#tab-padding").focus()
+    page.locator("#theme").focus()
     reached = tab_to(page, "Tab", "Start again with the example")
     for label in ("Padding", "Watched word", "The first sentence", "Hi, embedding, number 1", "today, row, number 3"):
         assert label in reached
