@@ -20,18 +20,23 @@ CHROMIUM = "/usr/bin/chromium"
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 DESKTOP: ViewportSize = {"width": 1280, "height": 860}
 PHONE: ViewportSize = {"width": 390, "height": 844}
+TOP = ""
 # File name, fragment of the address, heading to scroll to, window size, colour scheme.
 PICTURES: dict[str, tuple[str, str, ViewportSize, Literal["light", "dark"]]] = {
-    "overview": ("part=overview", "Overview", DESKTOP, "light"),
-    "table": ("part=table&norm=layer", "One table", DESKTOP, "light"),
-    "backward": ("part=backward&backward.step=dvar", "Step by step", DESKTOP, "light"),
+    "overview": ("part=overview", TOP, DESKTOP, "light"),
+    "why": ("part=why", TOP, DESKTOP, "light"),
+    "table": ("part=table&norm=layer", TOP, DESKTOP, "light"),
     "padding": ("part=padding&padding.fill=10", "4. So the mean shrinks", DESKTOP, "light"),
-    "training": ("part=training", "Training with and without batch norm", DESKTOP, "dark"),
-    "table-phone": ("part=table", "One table", PHONE, "light"),
-    "backward-phone": ("part=backward&backward.step=dvar", "Step by step", PHONE, "dark"),
-    "padding-phone": ("part=padding&padding.fill=10", "Padded sentences", PHONE, "dark"),
-    "training-phone": ("part=training", "Training with and without batch norm", PHONE, "light"),
+    "backward": ("part=backward&backward.step=dvar", TOP, DESKTOP, "light"),
+    "network": ("part=network&network.step=dC", TOP, DESKTOP, "light"),
+    "running": ("part=running", TOP, DESKTOP, "light"),
+    "training": ("part=training", TOP, DESKTOP, "dark"),
+    "table-phone": ("part=table", TOP, PHONE, "light"),
+    "backward-phone": ("part=backward&backward.step=dvar", TOP, PHONE, "dark"),
+    "padding-phone": ("part=padding&padding.fill=10", "4. So the mean shrinks", PHONE, "dark"),
+    "training-phone": ("part=training", TOP, PHONE, "light"),
 }
+STEPS = 3000  # of live training
 
 
 @click.command()
@@ -49,9 +54,14 @@ def main(folder: Path) -> None:
             tab = context.new_page()
             tab.goto(f"{file.as_uri()}#{fragment}")
             shown = tab.locator("section:visible, [role=tabpanel]:visible")
-            found = shown.get_by_role("heading", name=heading)
-            target = found.first if found.count() else shown.get_by_role("heading").first
-            target.evaluate("heading => scrollTo(0, heading.getBoundingClientRect().top + scrollY - 84)")
+            if heading:
+                target = shown.get_by_role("heading", name=heading).first
+                target.evaluate("heading => scrollTo(0, heading.getBoundingClientRect().top + scrollY - 84)")
+            if fragment == "part=training":
+                tab.get_by_role("button", name="Run", exact=True).click()
+                reached = f"() => Number(document.querySelector('.live output').textContent.replace(',', '')) > {STEPS}"
+                tab.wait_for_function(reached, timeout=120_000)
+                tab.get_by_role("button", name="Pause", exact=True).click()
             tab.wait_for_timeout(300)
             tab.screenshot(path=folder / f"{name}.png")
             context.close()

@@ -138,7 +138,7 @@ def test_axe_finds_nothing(open_page: Open, scheme: str, viewport: dict[str, int
         assert violations(page) == "", part
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], f"{part} is too wide"
     for part in PARTS:  # a part's style must not reach elements of other parts
-        assert page.locator(f".{part}").count() == 1, part
+        assert page.locator(f".{part}").count() <= 1, part
 
 
 BROKEN = {

@@ -39,7 +39,9 @@ def test_every_word_has_the_numbers_of_python(open_page: Open) -> None:
     for watched, place in enumerate(places):
         page.get_by_label("Watched word", exact=True).select_option(str(watched))
         word = page.get_by_label("Watched word", exact=True).locator("option:checked").inner_text()
-        page.wait_for_function("(word) => document.querySelector('.said').innerText.includes(word)", arg=word)
+        page.wait_for_function(
+            "(word) => document.querySelector('#panel-padding .said').innerText.includes(word)", arg=word
+        )
         assert page.locator(".stack tr.watched th").inner_text() == f"▸ {word}"
         for name, method in METHODS.items():
             assert_allclose(shown(page, name, "y"), method.normalize(2)[place], rtol=1e-9)
@@ -58,7 +60,7 @@ def test_only_counted_padding_moves_the_word(open_page: Open) -> None:
         assert shown(page, "all", "moved") > before
         before = shown(page, "all", "moved")
     padding(page).fill("0")
-    page.wait_for_function("document.querySelector('.said').innerText.startsWith('No padding yet')")
+    page.wait_for_function("document.querySelector('#panel-padding .said').innerText.startsWith('No padding yet')")
     assert shown(page, "all", "y") == shown(page, "valid", "y") == still["valid"][0]
 
 
@@ -73,7 +75,7 @@ def test_what_the_slider_comes_to_is_said_once_it_rests(open_page: Open) -> None
         "slider => { for (let i = 0; i < 4; ++i) {"
         " slider.stepUp(); slider.dispatchEvent(new Event('input', { bubbles: true })); } }"
     )
-    assert page.locator(".said[role=status]").count() == 0
+    assert page.locator("#panel-padding .said[role=status]").count() == 0
     page.wait_for_function("() => heard.length > 0")
     assert page.evaluate("heard") == [said(page)]
 

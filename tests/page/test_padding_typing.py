@@ -80,9 +80,9 @@ def test_words_come_and_go(open_page: Open) -> None:
     page.wait_for_function("document.querySelector('.bar output').textContent === '2 rows'")
     assert page.locator(".tokens tr").first.locator("td").all_inner_texts() == ["Hi", "<pad>", "<pad>"]
     second.fill("are you today")
-    page.wait_for_function("document.querySelector('.said b').innerText === '“are”'")
+    page.wait_for_function("document.querySelector('#panel-padding .said b').innerText === '“are”'")
     page.get_by_role("button", name="Start again").click()
-    page.wait_for_function("document.querySelector('.said b').innerText === '“How”'")
+    page.wait_for_function("document.querySelector('#panel-padding .said b').innerText === '“How”'")
     assert (first.input_value(), second.input_value()) == ("Hi Nitish", "How are you today")
     assert flushed(page) == HERE
 

@@ -57,7 +57,7 @@ def test_batches_arrive_by_keyboard_alone(open_page: Open) -> None:
     assert start["momentum 0.1"] == 96.43
     assert start["momentum 0.01"] == 32.31
     assert start["all students"] == 98.37
-    page.locator("#tab-running").focus()
+    page.locator("#theme").focus()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Next batch"  # without motion, one at a press
     page.keyboard.press("Enter")
@@ -75,7 +75,7 @@ def test_batches_arrive_by_keyboard_alone(open_page: Open) -> None:
     last = values(page)
     assert last["momentum 1"] == last["this batch"]
     assert last["σ² momentum 1"] == last["σ² this batch"]
-    page.get_by_label("Batch size").focus()
+    page.get_by_label("Batch size", exact=True).focus()
     page.keyboard.press("Home")
     assert "A batch of one has no variance: " in page.locator(".running .said").inner_text()
     assert values(page)["momentum 1"] == 0

@@ -41,4 +41,4 @@ def cell(page: Any, word: str, what: str, number: int) -> Any:
 
 
 def said(page: Any) -> str:
-    return str(page.locator(".said").inner_text())
+    return str(page.locator("#panel-padding .said").inner_text())

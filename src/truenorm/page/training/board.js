@@ -52,7 +52,7 @@ export function boardView() {
 
 /** @type {(look: Look, name: string) => View<ShownRun>} */
 function sideView(look, name) {
-    const title = html("span");
+    const title = html("span", {}, name);
     const problem = html("p", { class: "problem", role: "alert", hidden: true });
     const layerList = html("div", { class: "layers" });
     const words = html("p", { class: "made" });
