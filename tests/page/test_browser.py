@@ -121,9 +121,9 @@ def test_a_script_that_was_put_in_does_not_run(browser: Any, address: str) -> No
         assert page.evaluate("globalThis.ran ?? null") is None
 
 
-# Each scheme and each size once; the other two are slow, as axe takes a second for a part.
+# One in the quick tests, as axe takes seconds for a part.
 VIEWS = [
-    pytest.param("light", DESKTOP, id="desktop-light"),
+    pytest.param("light", DESKTOP, id="desktop-light", marks=pytest.mark.slow),
     pytest.param("dark", PHONE, id="phone-dark"),
     pytest.param("dark", DESKTOP, id="desktop-dark", marks=pytest.mark.slow),
     pytest.param("light", PHONE, id="phone-light", marks=pytest.mark.slow),

@@ -250,8 +250,8 @@ def test_bad_input_is_answered_where_it_happened(open_page: Open) -> None:
 # test_browser.py looks at the part as it opens, in these two views.
 LARGE, WRONG = "size=notes&network.step=dW2", "layer=a,1,1,1,1,1,1,1,1&network.lr=1000&network.step=dC"
 VIEWS = [
-    pytest.param("light", DESKTOP, [WRONG], id="desktop-light"),
-    pytest.param("dark", PHONE, [LARGE], id="phone-dark"),
+    pytest.param("light", DESKTOP, [WRONG], id="desktop-light", marks=pytest.mark.slow),
+    pytest.param("dark", PHONE, [LARGE], id="phone-dark", marks=pytest.mark.slow),
     pytest.param("dark", DESKTOP, [LARGE, WRONG], id="desktop-dark", marks=pytest.mark.slow),
     pytest.param("light", PHONE, [LARGE, WRONG], id="phone-light", marks=pytest.mark.slow),
 ]

@@ -105,6 +105,7 @@ def test_data_are_in_the_first_screen(open_page: Open) -> None:
             assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], part
 
 
+@pytest.mark.slow
 def test_axe_finds_nothing_where_questions_are_answered(open_page: Open) -> None:
     for scheme, viewport in (("light", DESKTOP), ("dark", PHONE)):
         page = open_page(color_scheme=scheme, viewport=viewport)

@@ -157,9 +157,8 @@ def test_a_link_reproduces_the_view_and_nonsense_is_refused(open_page: Open) -> 
 
 
 # test_browser.py looks at the part as it opens.
-@pytest.mark.parametrize(
-    ("scheme", "viewport"), [("dark", PHONE), pytest.param("light", DESKTOP, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "viewport"), [("dark", PHONE), ("light", DESKTOP)])
 def test_axe_finds_nothing_and_nothing_is_cut_off(open_page: Open, scheme: str, viewport: dict[str, int]) -> None:
     page = open_page(f"{HERE}&running.x=abc", color_scheme=scheme, viewport=viewport)
     assert violations(page) == ""

@@ -161,9 +161,8 @@ def test_a_shift_and_the_inputs_of_a_layer(open_page: Open) -> None:
 
 
 # test_browser.py looks at the part as it opens.
-@pytest.mark.parametrize(
-    ("scheme", "viewport"), [("dark", PHONE), pytest.param("light", DESKTOP, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "viewport"), [("dark", PHONE), ("light", DESKTOP)])
 def test_axe_finds_nothing_and_nothing_is_cut_off(open_page: Open, scheme: str, viewport: dict[str, int]) -> None:
     page = open_page(f"{HERE}&why.of=hidden&why.growth=50", color_scheme=scheme, viewport=viewport)
     page.locator(".questions button").first.click()

@@ -126,6 +126,7 @@ def use(x: torch.Tensor, packed: PackedSequence, lengths: torch.Tensor) -> None:
 """
 
 
+@pytest.mark.slow
 def test_mypy_rejects_arguments_of_wrong_types(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     file = tmp_path / "snippet.py"
