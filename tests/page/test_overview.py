@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from browser import DESKTOP, PARTS, PHONE, Open, flushed, go_to, settle, shown_part, violations
 
 
