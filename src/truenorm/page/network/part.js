@@ -8,6 +8,7 @@ the network that the state describes, numbers.js writes formulas with numbers.
 */
 import { setInactive } from "#lib/controls.js";
 import { html, putText } from "#lib/elements.js";
+import { questions } from "#lib/question.js";
 import { choice, numberBetween, wholeBetween } from "#lib/state.js";
 import { FIRST_BACKWARD, STEP_NAMES } from "#maths/network_explanation.js";
 import { gradientCard, valueCard } from "#network/cards.js";
@@ -16,6 +17,7 @@ import { descentView, pathCodec } from "#network/descent.js";
 import { defineFirstLayer, firstLayerView } from "#network/first_layer.js";
 import { networkGraph } from "#network/graph.js";
 import { networkReader } from "#network/model.js";
+import { networkQuestions } from "#network/questions.js";
 import { MOST_SEED, SIZES, wordsCodec } from "#network/words.js";
 
 /**
@@ -59,6 +61,7 @@ export function mountNetwork(root, state) {
         stepper.element, html("div", { class: "network-stage" }, graph.element, descent.element),
         html("div", { class: "network-main" }, cards.map(({ element }) => element)),
         dataView(state), firstLayerView(state),
+        questions(state, ["network.size", "network.words", "network.seed"], () => networkQuestions(read())),
     );
     state.watch(["network.size", "network.words", "network.seed", "network.lr", "network.path", "network.step",
         "network.cell", "theme"], () => {

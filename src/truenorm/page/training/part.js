@@ -13,10 +13,12 @@ import { chooser } from "#lib/controls.js";
 import { copyButtons } from "#lib/copy.js";
 import { html, scrollBox } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
+import { questions } from "#lib/question.js";
 import { choice } from "#lib/state.js";
 import { defineLive, liveTraining } from "#training/live.js";
 import { insideView } from "#training/hidden_layer.js";
 import { lossChart, runSwitches } from "#training/losses.js";
+import { trainingQuestions } from "#training/questions.js";
 import {
     NORM_WORDS, bestRun, commandFor, compareLosses, meanInWords, momentCodec, pairAt, percentOf, rangeInWords,
     readRuns, someOf, mostDifferentRate,
@@ -35,6 +37,7 @@ export function mountTraining(root, state) {
             " start from the same numbers and see the same examples."),
         liveTraining(state),
         recordedRuns(state, recorded),
+        questions(state, [], trainingQuestions),
     );
 }
 
