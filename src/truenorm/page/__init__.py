@@ -125,14 +125,14 @@ def without_comments(text: str) -> str:
     """JavaScript or CSS without indentation, blank lines and comments that fill whole lines, in few lines.
 
     >>> without_comments("/* A\\nfile. */\\nif (a) {\\n    // why\\n    b = c(\\n        d, // e\\n        f);\\n}\\n")
-    'if (a) {b = c(d, // e\\nf);}'
+    'if (a) {b = c(d, // e\\nf);\\n}'
     """
     kept: list[str] = []
     inside = False
     for line in map(str.strip, text.splitlines()):
         inside = inside or (line.startswith("/*") and "*/" not in line[:-2])
         if line and not inside and not line.startswith("//"):
-            if kept and kept[-1][-1] in ",;([{" and "//" not in kept[-1]:
+            if kept and kept[-1][-1] in ",([{" and "//" not in kept[-1]:
                 kept[-1] += line
             else:
                 kept.append(line)
