@@ -8,10 +8,11 @@ export function networkQuestions({ get, x, labels }) {
     const tokens = x.flat();
     const counts = labels.character.map((_, token) => tokens.filter((one) => one === token).length);
     const uses = Math.max(...counts);
+    const most = labels.character[counts.indexOf(uses)];
     const largest = Math.max(...get("db1").values.map(Math.abs));
     return [
         {
-            ask: `The row “${labels.character[counts.indexOf(uses)]}” of C is used ${uses} times in this batch. What is its gradient?`,
+            ask: `The row “${most}” of C is used ${uses} times in this batch. What is its gradient?`,
             answers: ["that of its last use", "the mean over its uses", "the sum over its uses"], right: 2,
             because: "The loss changes through each use, and these changes add up. Choose C, and go to the gradients.",
         },

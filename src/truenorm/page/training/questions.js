@@ -12,7 +12,7 @@ export function trainingQuestions() {
             because: `−ln(1/27) = ${formatNumber(Math.log(27))}. The loss is near that at the first step.`,
         },
         {
-            ask: "With batch norm before tanh, all weights of the hidden layer are 10 times larger. What does tanh get?",
+            ask: "With batch norm before tanh, all weights of a hidden layer are 10 times larger. What does tanh get?",
             answers: ["numbers 10 times larger", "the same numbers"], right: 1,
             because: "μ and σ are 10 times larger too, so x̂ is the same; only ε makes a tiny difference. Set the "
                 + "initial scale to 10 for A and B, and compare.",
