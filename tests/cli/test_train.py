@@ -43,7 +43,7 @@ def test_bad_input_is_one_line_and_leaves_no_directory(
         (["--data", str(words), "--norm", "group", "--groups", "3"], "groups: must divide the 100 features"),
         (["--data", str(words), "--steps", "0"], "--steps: a number >= 1, got 0."),
         (["--data", str(words), "--norm", "batsch"], "Invalid value for '--norm'"),
-        (["--task", "table", "--data", csv], "--target: --task table needs the column to predict, got none."),
+        (["--task", "table", "--data", csv], f"--target: --task table needs the column of {csv} to predict, got none."),
         (["--task", "table", "--data", csv, "--target", "c"], "--target: one of the columns a, b, got 'c'."),
         (["--data", str(words), "--lr", "nan"], "--lr: a finite number, got nan."),
         (["--data", str(words), "--dropout", "1"], "--dropout: a number < 1, got 1.0."),

@@ -58,7 +58,7 @@ class Config(BaseModel):
         if self.task == "words" and self.data == STUDENTS:
             raise ValueError("--data: students is a table, got --task words. Use --task table.")
         if self.task == "table" and self.target is None:
-            raise ValueError("--target: --task table needs the column to predict, got none.")
+            raise ValueError(f"--target: --task table needs the column of {self.data} to predict, got none.")
         if self.task == "gender" and self.data != "names":
             raise ValueError(f"--data: --task gender has its own data, got {self.data!r}. Leave --data out.")
         if self.task == "gender" and self.embedding % self.heads:
