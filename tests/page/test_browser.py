@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import DESKTOP, PARTS, PHONE, Open, flushed, go_to, shown_part, violations
+from browser import DESKTOP, PARTS, PHONE, Open, flushed, go_to, settle, shown_part, violations
 
 from truenorm import page as page_source
 
@@ -226,6 +226,25 @@ def test_the_last_of_many_quick_changes_is_in_the_address_when_somebody_leaves(o
         )
         assert before != wanted, f"{name}: nothing was waiting to be written"
         assert after == wanted, name
+
+
+def test_an_address_that_was_just_typed_is_not_overwritten_by_what_was_waiting(open_page: Open) -> None:
+    page = open_page()
+    page.evaluate(
+        """async () => {
+            const select = document.getElementById("theme");
+            for (let turn = 0; turn < 41; turn++) {
+                select.value = turn % 2 ? "light" : "dark";
+                select.dispatchEvent(new Event("change"));
+                await null;
+            }
+            location.hash = "#part=padding"; // the page hears of it in a later task
+            dispatchEvent(new Event("blur"));
+        }"""
+    )
+    settle(page)
+    assert shown_part(page) == "padding"
+    assert page.evaluate("location.hash") == "#part=padding"
 
 
 def test_on_paper_every_column_has_its_dots(open_page: Open, tmp_path: Path) -> None:

@@ -28,9 +28,14 @@ const PARTS = {
 const THEMES = ["auto", "light", "dark"];
 
 function start() {
+    let known = location.hash;
     const state = createState({
         hash: withPart(location.hash),
-        write: (fragment) => history.replaceState(null, "", location.href.split("#")[0] + fragment),
+        write: (fragment) => {
+            if (location.hash !== known) return; // somebody has just typed it: the event comes later, and must find it
+            history.replaceState(null, "", location.href.split("#")[0] + fragment);
+            known = location.hash;
+        },
         fail: (error) => {
             refuse(`This part of the page failed: ${/** @type {Error} */ (error).message}`);
             reportError(error);
@@ -53,6 +58,7 @@ function start() {
     };
     complain();
     addEventListener("hashchange", () => {
+        known = location.hash;
         state.apply(withPart(location.hash));
         complain();
     });
