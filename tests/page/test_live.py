@@ -275,7 +275,7 @@ def test_the_tab_answers_while_it_trains(open_page: Open) -> None:
 
 @pytest.mark.slow
 def test_hundreds_of_steps_a_second_also_beside_other_work(open_page: Open) -> None:
-    """The network of the notes: 3,681 parameters, batches of 32. Alone it is 700 to 1,070; other tests
+    """The network of the notes: 3,681 parameters, batches of 32. Alone it is 860 to 1,340; other tests
     share the caches and the cores. The time is that of the processor: see Processor."""
     page = open_page()
     processor = Processor(page)
