@@ -149,7 +149,7 @@ def test_a_cell_is_chosen_by_click_and_by_arrows(open_page: Open) -> None:
     assert grid.locator(".shared").count() == 5
     page.locator(".backward-details td").nth(2).click()
     assert where.inner_text() == "With the numbers of row 1, column 3:"
-    assert page.locator(".backward-numbers math").first.text_content() == "dx^=0.5·0.5"
+    assert page.locator(".formula-pieces math").first.text_content() == "dx^=0.5·0.5"
     entry(page, 4, 2).focus()
     assert where.inner_text() == "With the numbers of row 4, column 2:"
     press(page, "Next")

@@ -84,7 +84,7 @@ WALK = """async () => {
         shown.push({
             words: document.querySelector(".network-words").innerText, gradient: card.matches(".gradient"),
             cells: card.querySelectorAll("td").length, check: card.querySelector(".network-check")?.innerText ?? "",
-            numbers: card.querySelector(".backward-numbers").textContent.replaceAll("\u2212", "-").replace(/\\s/g, ""),
+            numbers: card.querySelector(".formula-pieces").textContent.replaceAll("\u2212", "-").replace(/\\s/g, ""),
         });
         if (next.hasAttribute("aria-disabled")) return shown;
         next.click();

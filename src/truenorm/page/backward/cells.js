@@ -1,21 +1,11 @@
 /*
-What the views of the backward pass share: which cell is chosen, how cells look, and formulas in pieces.
+What the views of the backward pass share: which cell is chosen, and how cells look.
 */
-import { html } from "#lib/elements.js";
-import { formula } from "#lib/formula.js";
 import { columnName } from "#lib/symbols.js";
 
 /** @type {(state: State) => (row: number, column: number) => void} */
 export function cellChooser(state) {
     return (row, column) => state.set({ "backward.cell": `${row + 1},${column + 1}` });
-}
-
-/**
- * One formula in pieces, that go into the next line where there is no room, and scroll where even that is short.
- * @type {(texts: string[]) => HTMLElement}
- */
-export function formulaPieces(texts) {
-    return html("div", { class: "backward-numbers" }, texts.map((text) => formula(text, { display: true })));
 }
 
 /** @type {(model: BackwardModel, i: number, j: number) => string} */

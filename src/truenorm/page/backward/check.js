@@ -1,10 +1,10 @@
 /*
 The check of dx by finite differences.
 */
-import { formulaPieces } from "#backward/cells.js";
 import { compareGradients, jumpsAt } from "#backward/differences.js";
 import { chosenInWords, verdictInWords } from "#backward/reasons.js";
 import { html, scrollBox } from "#lib/elements.js";
+import { formulaPieces } from "#lib/formula.js";
 import { bracketedNumber, formatNumber } from "#lib/numbers.js";
 
 /**

@@ -11,9 +11,6 @@ import { LOSSES, lossGradients, lossTerms, sumCells } from "#backward/difference
 import { backwardConventions } from "#backward/reasons.js";
 import { backwardSteps } from "#backward/stepper.js";
 import { ALL_STEPS, STEP_KEYS, stepsBack } from "#backward/steps.js";
-import { choiceTable, entryTable } from "#backward/tables.js";
-import { explain } from "#maths/explanation.js";
-import { NORMS, forward } from "#maths/normalization.js";
 import { codesFor } from "#lib/code.js";
 import { chooser } from "#lib/controls.js";
 import { copyButtons } from "#lib/copy.js";
@@ -23,7 +20,10 @@ import { formatNumber, readNumber } from "#lib/numbers.js";
 import { PROBLEM, readProblem } from "#lib/problem.js";
 import { questions } from "#lib/question.js";
 import { choice, textTable } from "#lib/state.js";
+import { choiceTable, entryTable } from "#lib/tables.js";
 import { shortened } from "#lib/text.js";
+import { explain } from "#maths/explanation.js";
+import { NORMS, forward } from "#maths/normalization.js";
 
 const EXAMPLE_DY = [["1", "0", "0.5"], ["0", "-1", "0"], ["-1", "0", "1"], ["0", "0.5", "0"], ["1", "2", "-1"]];
 

@@ -1,18 +1,18 @@
 /*
 The steps of the backward pass: the buttons, the graph, the formulas and the values of the chosen step.
 */
-import { cellChooser, columnNamesTo, formulaPieces, ordinalsTo, placesWhere, stepCellClass } from "#backward/cells.js";
+import { cellChooser, columnNamesTo, ordinalsTo, placesWhere, stepCellClass } from "#backward/cells.js";
 import { LOSSES } from "#backward/differences.js";
 import { computationGraph, edgeSample } from "#backward/graph.js";
 import { chosenInWords, chosenStatistic, reasonInWords } from "#backward/reasons.js";
 import { ALL_STEPS, STEP_KEYS, inNumbers, numbersInGraph } from "#backward/steps.js";
-import { valueTable } from "#backward/tables.js";
-import { NORMS } from "#maths/normalization.js";
 import { setInactive } from "#lib/controls.js";
 import { html } from "#lib/elements.js";
-import { formula } from "#lib/formula.js";
+import { formula, formulaPieces } from "#lib/formula.js";
 import { formatNumber } from "#lib/numbers.js";
 import { inSymbols } from "#lib/symbols.js";
+import { valueTable } from "#lib/tables.js";
+import { NORMS } from "#maths/normalization.js";
 
 /**
  * The buttons, the words, the graph, the formulas and the values of the step.

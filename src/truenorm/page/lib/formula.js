@@ -38,6 +38,14 @@ export function formula(text, { display = false } = {}) {
 }
 
 /**
+ * One formula in pieces, that go into the next line where there is no room, and scroll where even that is short.
+ * @type {(texts: string[]) => HTMLElement}
+ */
+export function formulaPieces(texts) {
+    return html("div", { class: "formula-pieces" }, texts.map((text) => formula(text, { display: true })));
+}
+
+/**
  * The same in pieces, which go on in the next line where there is no room: it breaks before signs, and a long sum above
  * a bar is written in brackets instead.
  * @type {(text: string) => HTMLElement}

@@ -1,8 +1,8 @@
 /*
 The two cards of a node: its value, and its gradient with finite differences beside it.
 */
-import { formulaPieces } from "#backward/cells.js";
 import { html } from "#lib/elements.js";
+import { formulaPieces } from "#lib/formula.js";
 import { formatNumber } from "#lib/numbers.js";
 import { nodeOf } from "#network/graph.js";
 import { cellInWords, matrixView } from "#network/matrix.js";

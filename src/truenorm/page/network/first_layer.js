@@ -3,13 +3,13 @@ A first layer of three nodes: two features, weights and biases that can be moved
 
     z₁ = w₁ f₁ + w₂ f₂ + b₁      z₂ = w₃ f₁ + w₄ f₂ + b₂      z₃ = w₅ f₁ + w₆ f₂ + b₃
 */
-import { formulaPieces } from "#backward/cells.js";
-import { choiceTable, valueTable } from "#backward/tables.js";
 import { chooser } from "#lib/controls.js";
 import { html, putText, svg } from "#lib/elements.js";
+import { formulaPieces } from "#lib/formula.js";
 import { bracketedNumber, formatNumber, readNumber } from "#lib/numbers.js";
 import { EXAMPLE } from "#lib/problem.js";
 import { choice, textRow } from "#lib/state.js";
+import { choiceTable, valueTable } from "#lib/tables.js";
 import { quoted } from "#lib/text.js";
 import { describe, forward } from "#maths/normalization.js";
 import { markWrong } from "#network/entries.js";

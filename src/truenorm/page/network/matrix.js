@@ -5,9 +5,9 @@ chosen by a click or with the arrow keys, the same in both.
     const view = matrixView({ onchoose: (row, column) => ... });
     view.update({ step, labels, chosen: [0, 2], texts: null, marked: (row) => "" });
 */
-import { choiceTable } from "#backward/tables.js";
 import { announceAtRest, html, putText, scrollBox } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
+import { choiceTable } from "#lib/tables.js";
 import { drawCells, largest, shapeOf } from "#network/cells.js";
 
 const MOST_READ = 200; // cells in a table

@@ -5,6 +5,7 @@ moments. Each run keeps its look: dash and hue say which norm, the marker which 
 import { lineChart, lineSample } from "#lib/chart.js";
 import { html, scrollBox } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
+import { createPlayer } from "#lib/player.js";
 import { NORM_WORDS, pairAt, runKey, shownRuns } from "#training/runs.js";
 
 /** @type {Record<RecordedNorm, number>} */
@@ -22,7 +23,7 @@ export function lookOfRun({ rates }, { norm, rate }) {
 /** @type {(state: State, recorded: Recorded) => HTMLElement} */
 export function lossChart(state, recorded) {
     const { points, moments, runs } = recorded;
-    const player = createPlayer(state, moments);
+    const player = momentPlayer(state, moments);
     const chart = lineChart({
         title: "Training loss", xLabel: "step", yLabel: "loss", height: 300, legend: false,
         onscrub: (step) => {
@@ -105,44 +106,14 @@ function setRun(state, recorded, key, shown) {
     state.set({ "training.runs": wanted });
 }
 
-/**
- * Moment after moment, from the start when it is at the end. For those who want no motion, one at a press.
- * @type {(state: State, moments: number[]) => { button: HTMLElement; stop(): void }}
- */
-function createPlayer(state, moments) {
-    const still = matchMedia("(prefers-reduced-motion: reduce)");
-    const button = html("button", { type: "button", class: "play", onclick: press });
-    /** @type {ReturnType<typeof setInterval> | null} */
-    let timer = null;
-
-    function label() {
-        button.textContent = still.matches ? "Next moment" : timer === null ? "Play" : "Pause";
-    }
-
-    function stop() {
-        clearInterval(timer);
-        timer = null;
-        label();
-    }
-
-    function advance() {
-        const next = (moments.indexOf(state.get("training.step")) + 1) % moments.length;
-        state.set({ "training.step": moments[next] });
-        return next;
-    }
-
-    function beat() {
-        if (document.hidden || state.get("part") !== "training" || advance() === moments.length - 1) stop();
-    }
-
-    function press() {
-        if (timer !== null) return stop();
-        advance();
-        if (!still.matches) timer = setInterval(beat, BEAT);
-        label();
-    }
-
-    still.addEventListener("change", stop);
-    label();
-    return { button, stop };
+/** @type {(state: State, moments: number[]) => Player} */
+function momentPlayer(state, moments) {
+    return createPlayer({
+        shown: () => state.get("part") === "training", step: "Next moment", beat: BEAT,
+        advance: () => {
+            const next = (moments.indexOf(state.get("training.step")) + 1) % moments.length;
+            state.set({ "training.step": moments[next] });
+            return next < moments.length - 1;
+        },
+    });
 }
