@@ -36,25 +36,23 @@ def main(seconds: float, threads: int, write: Path | None) -> None:
     import torch
 
     from bench.machine import facts
-    from bench.table import replace
+    from bench.table import show_or_write
 
     machine = facts()
+    busy: list[str] = []  # comparisons during which other processes were
     versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items() if found)
     text = "\n\n".join(
         [
-            small_layers(seconds),
-            blocks(seconds),
+            small_layers(seconds, busy),
+            blocks(seconds, busy),
             f"Medians of interleaved rounds, quartiles in parentheses; float32, {torch.get_num_threads()} threads, on "
             f"the CPU only. {machine['cpu']}; {versions}; revision {machine['revision'] or 'unknown'}.",
         ]
     )
-    if write is None:
-        click.echo(text)
-    else:
-        write.write_text(replace(write.read_text("utf-8"), text, "layers"), "utf-8")
+    show_or_write(text, write, "layers", busy)
 
 
-def small_layers(seconds: float) -> str:
+def small_layers(seconds: float, busy: list[str]) -> str:
     """Forward and backward of one layer."""
     import torch
 
@@ -73,7 +71,9 @@ def small_layers(seconds: float) -> str:
         calls: dict[str, Callable[[], None]] = {
             who: partial(_step, make(library), x, dy) for who, library in (("torch", torch.nn), ("ours", tnt))
         }
-        lines.append(f"| {name} | {_compared(calls, seconds / 4, 1e6, 'us')} |")
+        found, disturbed = _compared(calls, seconds / 4, 1e6, "us")
+        lines.append(f"| {name} | {found} |")
+        busy += [name] if disturbed else []
     return "\n".join(lines)
 
 
@@ -84,7 +84,7 @@ def _step(layer: Any, x: Any, dy: Any) -> None:
     layer(x).backward(dy)
 
 
-def blocks(seconds: float) -> str:
+def blocks(seconds: float, busy: list[str]) -> str:
     """Forward and backward of a whole block."""
     import torch
 
@@ -106,7 +106,9 @@ def blocks(seconds: float) -> str:
             "torch": partial(_step_of_block, torchs, x, padding, None),
             "ours": partial(_step_of_block, ours, x, padding, lengths),
         }
-        lines.append(f"| {share:.0%} padding | {_compared(calls, seconds / len(PADDINGS), 1e3, 'ms')} |")
+        found, disturbed = _compared(calls, seconds / len(PADDINGS), 1e3, "ms")
+        lines.append(f"| {share:.0%} padding | {found} |")
+        busy += [f"{share:.0%} padding"] if disturbed else []
     return "\n".join(lines)
 
 
@@ -154,18 +156,18 @@ def _step_of_block(model: Any, x: Any, padding: Any, lengths: Any) -> None:
     y.sum().backward()
 
 
-def _compared(calls: dict[str, Callable[[], None]], seconds: float, unit: float, name: str) -> str:
+def _compared(calls: dict[str, Callable[[], None]], seconds: float, unit: float, name: str) -> tuple[str, bool]:
+    """Cells of a table, and whether other processes were busy."""
     from bench.timing import interleave
 
     rounds = interleave(calls, seconds=seconds, patience=seconds, rounds=(9, 400))
     torchs, ours = rounds.seconds("torch"), rounds.seconds("ours")
     ratios = [one / other for one, other in zip(ours, torchs, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
-    busy = " (disturbed)" if rounds.disturbed() else ""
     return (
         f"{statistics.median(torchs) * unit:.3g} {name} | {statistics.median(ours) * unit:.3g} {name} | "
-        f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f}){busy}"
-    )
+        f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
+    ), rounds.disturbed()
 
 
 if __name__ == "__main__":

@@ -39,24 +39,22 @@ def main(seconds: float, write: Path | None) -> None:
     """Time a training step of the lab, torch, JAX and plain NumPy."""
     enter("system", threads=1)
     from bench.machine import facts
-    from bench.table import replace
+    from bench.table import show_or_write
 
     machine = facts()
+    busy: list[str] = []  # comparisons during which other processes were
     versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items() if found)
     text = "\n\n".join(
         [
-            comparison(seconds),
-            growth("batch", BATCHES, seconds / 2),
-            growth("hidden", WIDTHS, seconds / 2),
+            comparison(seconds, busy),
+            growth("batch", BATCHES, seconds / 2, busy),
+            growth("hidden", WIDTHS, seconds / 2, busy),
             memory(),
             f"Medians of interleaved rounds, quartiles in parentheses; float32, one thread. {machine['cpu']}; "
             f"{versions}; revision {machine['revision'] or 'unknown'}.",
         ]
     )
-    if write is None:
-        click.echo(text)
-    else:
-        write.write_text(replace(write.read_text("utf-8"), text), "utf-8")
+    show_or_write(text, write, "bench", busy)
 
 
 def trainer(**options: Any) -> Trainer:
@@ -68,7 +66,7 @@ def trainer(**options: Any) -> Trainer:
     return Trainer(config, prepare(config))
 
 
-def comparison(seconds: float) -> str:
+def comparison(seconds: float, busy: list[str]) -> str:
     """A table of times and ratios; a library that is not installed is listed as missing."""
     from bench.table import duration
     from bench.timing import interleave, ratio, spread
@@ -92,8 +90,7 @@ def comparison(seconds: float) -> str:
         found = ratio(times, rounds.seconds("truenorm"))
         factor = "" if name == "truenorm" else f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
         lines.append(f"| {name} | {duration(spread(times)['median'])} | {factor} |")
-    if rounds.disturbed():
-        missing.append("| **Other processes were busy: do not trust** | | |")
+    busy += ["one step"] if rounds.disturbed() else []
     return "\n".join(lines + missing)
 
 
@@ -104,13 +101,14 @@ def check(name: str, expected: list[float], found: list[float]) -> None:
             raise SystemExit(f"{name}: needs a loss of {one:.7f} at step {step}, got {two:.7f}.")
 
 
-def growth(option: str, sizes: tuple[int, ...], seconds: float) -> str:
+def growth(option: str, sizes: tuple[int, ...], seconds: float, busy: list[str]) -> str:
     """The time of a step for growing sizes."""
     from bench.table import duration
     from bench.timing import interleave, spread
 
     calls = {size: trainer(**{option: size}).train_step for size in sizes}
     rounds = interleave(calls, seconds=seconds, turn=0.05)
+    busy += [option] if rounds.disturbed() else []
     times = [spread(rounds.seconds(size))["median"] for size in sizes]
     lines = [f"| {option} | {' | '.join(map(str, sizes))} |", "| --- |" + " ---: |" * len(sizes)]
     lines.append(f"| time of a step | {' | '.join(map(duration, times))} |")

@@ -44,7 +44,7 @@ def main(names: tuple[str, ...], seconds: float, patience: float, write: Path | 
     """Time every pass of truenorm over memory beside a copy."""
     enter("reuse")
     from bench.cases import SUITES
-    from bench.table import replace
+    from bench.table import show_or_write
 
     chosen = [suite for suite in SUITES if not names or any(fnmatch.fnmatch(suite.name, name) for name in names)]
     lines = ["| case | pass | MB | time | share of a copy's bytes/s |", "| --- | --- | ---: | ---: | ---: |"]
@@ -55,14 +55,7 @@ def main(names: tuple[str, ...], seconds: float, patience: float, write: Path | 
         lines += found
         busy += [suite.name] if disturbed else []
     table = "\n".join(lines)
-    if write is None:
-        click.echo(table)
-    if busy:
-        raise click.ClickException(
-            f"other processes were busy during {', '.join(busy)}. Measure again on a quiet machine."
-        )
-    if write is not None:
-        write.write_text(replace(write.read_text("utf-8"), table, "sweeps"), "utf-8")
+    show_or_write(table, write, "sweeps", busy)
 
 
 def sweeps(inputs: Inputs) -> list[Sweep]:

@@ -151,6 +151,18 @@ def publish(results: dict[str, Any], root: Path = ROOT) -> None:
         file.write_text(replace(file.read_text("utf-8"), table), "utf-8")
 
 
+def show_or_write(table: str, path: Path | None, name: str, busy: Sequence[str]) -> None:
+    """Print the table, or put it between its markers in a file; nothing is written if other processes were `busy`."""
+    if path is None:
+        click.echo(table)
+    if busy:
+        raise click.ClickException(
+            f"other processes were busy during {', '.join(busy)}. Measure again on a quiet machine."
+        )
+    if path is not None:
+        path.write_text(replace(path.read_text("utf-8"), table, name), "utf-8")
+
+
 @click.command()
 @click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--every", is_flag=True, help="Show all implementations, not only those of the published tables.")
