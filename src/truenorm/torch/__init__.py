@@ -8,6 +8,7 @@ except ImportError as error:
 from truenorm.torch import functional
 from truenorm.torch._kernel import kernels_read_tensors
 from truenorm.torch.conversion import ConversionReport, convert, revert
+from truenorm.torch.interchange import ForeignLayer, from_flax, from_keras, to_flax, to_keras
 from truenorm.torch.layers import (
     BatchNorm1d,
     BatchNorm2d,
@@ -35,6 +36,7 @@ __all__ = [
     "BatchNorm2d",
     "BatchNorm3d",
     "ConversionReport",
+    "ForeignLayer",
     "FrozenBatchNorm1d",
     "FrozenBatchNorm2d",
     "FrozenBatchNorm3d",
@@ -52,7 +54,11 @@ __all__ = [
     "Normalize",
     "RMSNorm",
     "convert",
+    "from_flax",
+    "from_keras",
     "functional",
     "kernels_read_tensors",
     "revert",
+    "to_flax",
+    "to_keras",
 ]
