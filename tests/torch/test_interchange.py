@@ -91,6 +91,16 @@ def test_dtypes_and_parameters_of_the_layer_stay() -> None:
     assert tnt.to_flax(layer).weights["params"]["scale"].dtype == np.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_tensors_and_lists_are_arrays_too(dtype: Any) -> None:
+    gamma = nn.Parameter(torch.tensor([1.5, -0.25, 3.0], dtype=dtype))
+    layer = tnt.RMSNorm(3)
+    tnt.from_keras(layer, {"epsilon": 1e-6}, {"scale": gamma})
+    assert layer.weight.tolist() == [1.5, -0.25, 3.0]
+    tnt.from_flax(layer, {"epsilon": 1e-6}, {"scale": [2, 3, 4]})
+    assert layer.weight.tolist() == [2.0, 3.0, 4.0]
+
+
 def test_names_as_keras_2_writes_them() -> None:
     class BatchNormalization:
         built, epsilon, momentum, axis = True, 1e-3, 0.99, (3,)

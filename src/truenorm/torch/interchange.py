@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from truenorm.torch.layer_state import (
     INSTANCE,
@@ -270,8 +271,14 @@ def _rename(who: str, library: _Library, theirs: _Source, kind: Kind) -> dict[st
         expected, got = (", ".join(one) or "none" for one in (names.values(), theirs.arrays))
         switches = " and ".join(f"{library.switches[name]}=False" for name in affine)
         raise ValueError(f"{who}: the arrays must be {expected}, got {got}. {switches} leave out weights.")
-    # Every float of a network is exact in float64; NumPy has no bfloat16 of its own.
-    return {name: np.array(theirs.arrays[their_name], np.float64) for name, their_name in names.items()}
+    return {name: _to_float64(theirs.arrays[their_name]) for name, their_name in names.items()}
+
+
+def _to_float64(value: Any) -> Array:
+    """A copy. Every float of a network is exact in float64; NumPy has no bfloat16 of its own."""
+    if isinstance(value, Tensor):
+        value = value.detach().to("cpu", torch.float64)
+    return np.array(np.asarray(value), np.float64)
 
 
 def _check_axes(who: str, library: _Library, config: Mapping[str, Any], form: LayerForm) -> None:
