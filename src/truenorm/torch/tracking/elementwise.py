@@ -1,0 +1,170 @@
+"""Rules for functions that compute each element by itself, and for those that compute each position by itself.
+
+There is no general rule such as "same shape, so elementwise": each function is listed. What the padding holds
+afterwards follows from the list that it is in:
+
+    KEEPS_ZERO      f(0) = 0, and finite for finite x: zeros stay zeros
+    KEEPS_FINITE    finite for finite x
+    KEEPS_NOTHING   anything may come out: log(0), 1 / 0
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from truenorm.torch.tracking.registry import attribute, named, rule
+from truenorm.torch.tracking.tag import Factor, Lost, Padding, Tag, broadcast
+from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in
+
+ANY, FINITE, ZERO = Padding.ANY, Padding.FINITE, Padding.ZERO
+
+KEEPS_ZERO = named(
+    """
+    relu relu6 leaky_relu elu selu gelu silu mish tanh hardswish hardshrink softshrink tanhshrink softsign hardtanh
+    rrelu prelu celu dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d feature_dropout neg
+    negative positive abs absolute sign sgn sin asin arcsin atan arctan sinh asinh arcsinh expm1 log1p erf sqrt square
+    trunc floor ceil round fix frac nan_to_num real conj resolve_conj resolve_neg zeros_like
+    relu_ relu6_ leaky_relu_ elu_ selu_ silu_ tanh_ hardswish_ hardtanh_ rrelu_ celu_ mish_ dropout_ feature_dropout_
+    alpha_dropout_ neg_ abs_ sqrt_ square_ sign_ sin_ floor_ round_ ceil_ trunc_ nan_to_num_ zero_
+    clone contiguous detach detach_ requires_grad_ to cpu cuda float double half bfloat16 int long bool short byte char
+    type type_as
+    """
+)
+KEEPS_FINITE = named(
+    """
+    sigmoid sigmoid_ hardsigmoid hardsigmoid_ logsigmoid softplus threshold threshold_ cos cos_ erfc clamp clamp_ clip
+    clip_ clamp_min clamp_max clamp_min_ clamp_max_ gt ge lt le eq ne greater greater_equal less less_equal not_equal
+    isnan isinf isfinite isposinf isneginf signbit logical_not logical_not_ logical_and logical_or logical_xor
+    bitwise_and bitwise_or bitwise_not bitwise_xor __and__ __or__ __xor__ __invert__ bernoulli ones_like rand_like
+    randn_like
+    """
+)
+KEEPS_NOTHING = named(
+    """
+    log log_ log2 log10 exp exp_ exp2 rsqrt rsqrt_ reciprocal reciprocal_ tan cosh acos acosh atanh arccos arctanh logit
+    div div_ divide divide_ true_divide true_divide_ floor_divide remainder fmod pow pow_ __pow__ __rpow__ __rdiv__
+    __rtruediv__ __truediv__ float_power xlogy atan2 hypot lgamma digamma erfinv full_like empty_like fill_ fmax fmin
+    lerp lerp_ addcmul addcmul_ addcdiv addcdiv_ where masked_fill masked_fill_ copy_ heaviside copysign
+    """
+)
+SUMS = set(named("add add_ sub sub_ subtract subtract_ rsub __radd__ __rsub__ __add__ __sub__ maximum minimum"))
+PRODUCTS = set(named("mul mul_ multiply multiply_ __mul__ __rmul__"))
+SCALES = PRODUCTS | set(named("prelu"))
+VIEWS = (attribute("data"), attribute("real"))
+
+KEEPS: dict[Any, Padding] = dict.fromkeys(KEEPS_NOTHING, ANY)
+KEEPS.update(dict.fromkeys(KEEPS_FINITE, FINITE))
+KEEPS.update(dict.fromkeys([*KEEPS_ZERO, *VIEWS], ZERO))
+KEEPS.update(dict.fromkeys([*SUMS, *PRODUCTS], ANY))
+
+
+@rule(*KEEPS)
+def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of one element of each argument, broadcast."""
+    if len(args) > 1 and func in SCALES:
+        args = _without_nan(tracker, args)
+    first: Any = args[0] if args else None
+    before = tracker.look(first) if isinstance(first, Tensor) else MADE
+    result = func(*args, **kwargs)
+    if not isinstance(result, Tensor):
+        return result
+    if (
+        isinstance(before, Tag)
+        and not any(True for _ in tensors_in((args[1:], kwargs)))
+        and result.shape == first.shape
+    ):
+        tracker.states[result] = before.having(_padding_after(func, [before], args[1:]))
+        return result
+    states = [
+        before if one is first else tracker.look(one)
+        for one in tensors_in((args, kwargs))
+        if one is not result or one is first
+    ]
+    tracker.states[result] = join(tracker, func, states, result, args, kwargs)
+    return result
+
+
+def join(tracker: Tracker, func: Any, states: list[Any], result: Tensor, args: Any, kwargs: Any) -> Any:
+    """The state of an elementwise result."""
+    tags = [one for one in states if isinstance(one, Tag)]
+    lost = next((one for one in states if isinstance(one, Lost)), None)
+    if not tags:
+        return lost or (FRESH if FRESH in states else MADE)
+    axes = broadcast(tags, result.shape)
+    if axes is None:
+        if not any(tag.is_ragged for tag in tags):
+            return MADE
+        tracker.lose(result, func, "arguments with different lengths")
+        return tracker.look(result)
+    if lost is not None:
+        tracker.notes.lost(f"{lost.where}, then {getattr(func, '__name__', func)}", tracker.module, "")
+    others = [one for one in tensors_in((args, kwargs)) if not isinstance(tracker.states.get(one), Tag)]
+    plain = all(isinstance(one, nn.Parameter) for one in others)
+    return Tag(axes, _padding_after(func, tags, args[1:]) if plain else ANY)
+
+
+def _padding_after(func: Any, tags: list[Tag], others: Any) -> Padding:
+    """What the padding holds after a function of these tags, and of numbers and parameters."""
+    least = min(tag.padding for tag in tags)
+    if func in SUMS:
+        return least if len(tags) > 1 else min(least, FINITE)
+    if func in PRODUCTS:
+        zero = any(tag.padding is ZERO for tag in tags)
+        return ZERO if zero and least >= FINITE else least
+    return min(least, KEEPS[func])
+
+
+def _without_nan(tracker: Tracker, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """For x * weight: the gradient of the weight sums over padding, where 0 * NaN is NaN."""
+    if not any(isinstance(one, Tensor) and one.requires_grad and tracker.tag(one) is None for one in args[:2]):
+        return args
+    new = list(args)
+    for i, one in enumerate(args[:2]):
+        tag = tracker.tag(one)
+        if tag is not None and tag.is_ragged:
+            new[i], filled = tracker.fill_unless_finite(one, tag)
+            tracker.states[new[i]] = filled
+    return tuple(new)
+
+
+# ---- each position by itself ----
+
+
+@rule(functional.linear)
+def linear(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """(b, ..., c): an input of the model has positions on the axes between."""
+    x = args[0]
+    found = tracker.look(x)
+    if found is FRESH and x.dim() > 2 and len(x) != 1:
+        found = tracker.positions(x, set(range(1, x.dim() - 1)), func) or MADE
+    if not isinstance(found, Tag):
+        result = func(*args, **kwargs)
+        tracker.set(result, found)
+        return result
+    last = found.axes[-1]
+    if any(factor.role is not None for factor in last):
+        return tracker.lose(func(*args, **kwargs), func, "it mixes positions")
+    x, found = tracker.fill_unless_finite(x, found)
+    result = func(x, *args[1:], **kwargs)
+    has_bias = (args[2] if len(args) > 2 else kwargs.get("bias")) is not None
+    padding = found.padding if found.padding < FINITE or not has_bias else FINITE
+    tracker.states[result] = Tag((*found.axes[:-1], (Factor(result.shape[-1]),)), padding)
+    return result
+
+
+@rule(functional.embedding, torch.embedding)
+def embedding(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """(b, t) indices: an input of the model has positions on axis 1."""
+    indices = args[1] if func is torch.embedding else args[0]
+    found = tracker.look(indices)
+    if found is FRESH and indices.dim() > 1 and len(indices) != 1:
+        found = tracker.positions(indices, set(range(1, indices.dim())), func) or MADE
+    result = func(*args, **kwargs)
+    if isinstance(found, Tag):
+        found = Tag((*found.axes, (Factor(result.shape[-1]),)), FINITE)
+    tracker.set(result, found)
+    return result

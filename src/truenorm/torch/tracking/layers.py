@@ -1,0 +1,159 @@
+"""Layers that are given lengths by hooks: the converted norms, modules with a rule of `padded.rule`, and the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from truenorm.torch.layers import GroupNorm, LayerNorm, Normalize, RMSNorm, _RaggedLayer
+from truenorm.torch.tracking.registry import module_rule_of
+from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, make_tag
+from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in
+
+BATCH_SECOND = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, GroupNorm)
+
+
+def begin_model(tracker: Tracker, model: nn.Module, args: tuple[Any, ...]) -> None:
+    """The outermost module is called: its tensors are inputs, wherever they were made."""
+    tracker.notes.models.append(model)
+    for x in tensors_in(args):
+        if tracker.states.get(x) is MADE:
+            tracker.set(x, FRESH)
+        if tracker.along is not None and x.is_floating_point() and tracker.look(x) is FRESH:
+            tracker.follow(x, tracker.along)
+
+
+def before(tracker: Tracker, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Returns other arguments for the module, or None."""
+    if isinstance(module, _RaggedLayer):
+        return _before_norm(tracker, module, args)
+    if module_rule_of(module) is not None:
+        return _before_declared(tracker, module, args)
+    return None
+
+
+def after(tracker: Tracker, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    if tracker.paused is module:
+        tracker.paused = None
+        pending, tracker.pending = tracker.pending, None
+        if pending is not None and output is not None:
+            pending(output)
+    elif tracker.paused is None and isinstance(output, Tensor) and output not in tracker.states:
+        # Made by a function that no mode sees, such as torch.autograd.Function.apply.
+        states = [tracker.look(one) for one in tensors_in(args)]
+        if any(isinstance(one, (Tag, Lost)) for one in states):
+            tracker.lose(output, type(module).__name__, "a function of your own")
+
+
+# ---- norms ----
+
+
+def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    x = args[0] if args else None
+    tracker.paused = module
+    if not isinstance(x, Tensor):
+        tracker.notes.not_given[module] = None
+        return None
+    found = tracker.look(x)
+    if len(args) > 1:  # lengths that the model itself passes
+        if isinstance(found, Tag):
+            tracker.pending = lambda y: tracker.set(y, found.having(Padding.FINITE))
+        return None
+    if found is FRESH:
+        axes = _position_axes(module, x)
+        found = found if axes is None else tracker.positions(x, axes, module) or MADE
+    if isinstance(found, Lost):
+        raise tracker.lost_error(x, found, module)
+    if not isinstance(found, Tag):
+        tracker.notes.not_given[module] = None
+        tracker.pending = lambda y: tracker.set(y, MADE)
+        return None
+    tag = found
+    tracker.notes.given[module] = None
+    keeps = module.padding == "keep"
+    tracker.pending = lambda y: tracker.set(y, tag if keeps or not tag.is_ragged else tag.having(Padding.ZERO))
+    return (x, *_ragged_arguments(tracker, module, x, tag)) if tag.is_ragged else None
+
+
+def _position_axes(module: Any, x: Tensor) -> set[int] | None:
+    """The axes that positions have in an input of the model, by the kind of layer; None if it has none."""
+    if isinstance(module, (LayerNorm, RMSNorm)):
+        last = x.dim() - len(module.normalized_shape)
+        return set(range(1, last)) if last > 1 else None
+    if isinstance(module, BATCH_SECOND):
+        return set(range(2, x.dim())) if x.dim() > 2 else None
+    if isinstance(module, Normalize):
+        names = [piece.name for axis in module.norm.axes for piece in axis.pieces]
+        return {names.index("t")} if "t" in names and "..." not in names else None
+    return None
+
+
+def _ragged_arguments(tracker: Tracker, module: Any, x: Tensor, tag: Tag) -> tuple[Any, ...]:
+    """valid and lengths for a layer: lengths where it takes them for this shape, which is faster, else a mask."""
+    axis = 1 if isinstance(module, (LayerNorm, RMSNorm)) else 2
+    if tag.batch == 0 and x.dim() == 3 and not isinstance(module, Normalize):
+        extent = tag.extents.get(axis)
+        if extent is not None and len(tag.extents) == 1 and not isinstance(extent, Gaps):
+            return None, tracker.lengths_on(extent, x.device)
+    _check_normalized_axes(tracker, module, x, tag)
+    return (~tracker.mask(tag, x.device),)
+
+
+def _check_normalized_axes(tracker: Tracker, module: Any, x: Tensor, tag: Tag) -> None:
+    if isinstance(module, (LayerNorm, RMSNorm)):
+        first = x.dim() - len(module.normalized_shape)
+        if any(factor.role is not None for axis in tag.axes[first:] for factor in axis):
+            raise ValueError(
+                f"padded: {tracker.place(module)} normalizes over positions, with a weight for each, got "
+                f"{tuple(x.shape)} with positions on axis {min(tag.extents, default=first)}. A shorter sequence alone "
+                "does not fit this layer."
+            )
+
+
+# ---- modules with a rule of their own ----
+
+
+def _before_declared(tracker: Tracker, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    x = args[0] if args else None
+    if not isinstance(x, Tensor):
+        return None
+    found = tracker.look(x)
+    if found is FRESH:
+        raise ValueError(
+            f"padded: {tracker.place(module)} is the first layer that reads the model's input {tuple(x.shape)}, and "
+            "has a rule of its own, so which axis has the positions is not known. Say it: padded(..., along=...)."
+        )
+    if isinstance(found, Lost):
+        raise tracker.lost_error(x, found, module)
+    if not isinstance(found, Tag) or not found.is_ragged:
+        return None
+    tag = found
+    if tag.batch is None or len(tag.lengths) != 1 or len(tag.extents) != 1:
+        raise ValueError(
+            f"padded: {tracker.place(module)} has a rule for one axis of positions with lengths, got {tuple(x.shape)} "
+            f"with {len(tag.lengths)}."
+        )
+    ((axis, lengths),) = tag.lengths.items()
+    batch = tag.batch
+    declared: Any = module_rule_of(module)
+    tracker.paused = module
+
+    def pending(output: Any) -> None:
+        new = torch.as_tensor(declared(module, torch.tensor(lengths)))
+        if new.shape != (len(lengths),) or new.is_floating_point():
+            raise ValueError(
+                f"padded.rule: fn for {type(module).__name__} returns {len(lengths)} whole numbers, got {new!r}."
+            )
+        values = tuple(max(0, one) for one in new.tolist())
+        for y in tensors_in(output):
+            if y.dim() != x.dim() or y.shape[batch] != len(values) or y.shape[axis] < max(values, default=0):
+                raise ValueError(
+                    f"padded.rule: {tracker.place(module)} gives the lengths {list(values)} on axis {axis}, "
+                    f"got an output of shape {tuple(y.shape)}."
+                )
+            tracker.set(y, make_tag(y.shape, batch, {axis: values}))
+
+    tracker.pending = pending
+    return (tracker.fill(x, tag), *args[1:])

@@ -1,0 +1,73 @@
+"""What `padded` reports at its end: which layers were given lengths, which were not, and where positions may mix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+
+class PaddingWarning(UserWarning):
+    """Some normalization below `padded` read padding."""
+
+
+@dataclass(frozen=True)
+class PaddedReport:
+    """What happened inside a `padded` context. `print(report)` shows a line for each layer and function.
+
+    given          converted layers that were given lengths
+    not_given      converted layers that were called with tensors of unknown positions
+    not_converted  normalizations of torch.nn that average over positions
+    mixed          functions that may mix valid positions and padding
+    """
+
+    given: tuple[str, ...]
+    not_given: tuple[str, ...]
+    not_converted: tuple[str, ...]
+    mixed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        layers = "layer was" if len(self.given) == 1 else "layers were"
+        lines = [f"{len(self.given)} {layers} given lengths", *(f"  {name}" for name in self.given)]
+        for title, names in (
+            ("without lengths, because its input does not come from the model's input", self.not_given),
+            ("not converted, so padding counts in its statistics", self.not_converted),
+            ("not followed, so padding may be mixed in", self.mixed),
+        ):
+            lines += [f"{name}: {title}" for name in names]
+        return "\n".join(lines)
+
+
+class Notes:
+    """What a tracker writes down while a model runs."""
+
+    def __init__(self) -> None:
+        self.models: list[nn.Module] = []
+        self.given: dict[nn.Module, None] = {}
+        self.not_given: dict[nn.Module, None] = {}
+        self.not_converted: dict[nn.Module, None] = {}
+        self.mixed: dict[tuple[str, nn.Module | None, str], None] = {}
+        self._names: dict[nn.Module, str] | None = None
+
+    def lost(self, function: str, module: nn.Module | None, why: str) -> str:
+        """Note that a function lost track; returns where."""
+        self.mixed[function, module, why] = None
+        return self._describe(function, module, why)
+
+    def report(self) -> PaddedReport:
+        def names(modules: Any) -> tuple[str, ...]:
+            return tuple(self.name(module) for module in modules)
+
+        mixed = tuple(self._describe(*one) for one in self.mixed)
+        return PaddedReport(names(self.given), names(self.not_given), names(self.not_converted), mixed)
+
+    def _describe(self, function: str, module: nn.Module | None, why: str) -> str:
+        place = "" if module is None else f" in {self.name(module)}"
+        return f"{function}{place}{f' ({why})' if why else ''}"
+
+    def name(self, module: nn.Module) -> str:
+        """The name of a module in its model, or its class if it is the model."""
+        if self._names is None or module not in self._names:
+            self._names = {one: name for model in reversed(self.models) for name, one in model.named_modules()}
+        return self._names.get(module) or type(module).__name__

@@ -1,0 +1,260 @@
+"""What is known of a tensor inside `padded`: which positions of it are valid. A value that knows no tensor.
+
+Each axis of the tensor is a product of factors, so that views can be followed: (b * heads, t, c) is three axes and four
+factors. A factor is one of
+
+    batch     a sequence each; one factor of a tag at most
+    ragged    positions, of which the first lengths[i] are valid in sequence i, or those of a mask with gaps (`Gaps`)
+    plain     anything else: channels, heads
+
+and the tag also says what the padding is known to hold, so that it is set to zero once and not before every
+convolution. Lengths are Python integers: they are read once when the context is entered. Afterwards all arithmetic on
+them is exact and free of device synchronisations, tags can be compared, and masks can be kept by their tag.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Gaps:
+    """Valid positions that are not the first ones: a mask (b, t). Two of them are equal if they are the same object."""
+
+    def __init__(self, valid: Tensor) -> None:
+        self.valid = valid
+
+
+class Batch:
+    """The role of the batch factor."""
+
+    def __repr__(self) -> str:
+        return "BATCH"
+
+
+BATCH = Batch()
+Lengths = tuple[int, ...]
+Extent = Lengths | Gaps
+Role = Batch | Lengths | Gaps | None
+
+
+class Factor(NamedTuple):
+    """A part of an axis, or all of it."""
+
+    size: int
+    role: Role = None
+
+
+Axis = tuple[Factor, ...]
+
+
+class Padding(IntEnum):
+    """What the padding of a tensor holds, as far as is known. The larger one implies the smaller."""
+
+    ANY = 0  # NaN and inf too
+    FINITE = 1
+    ZERO = 2
+
+
+@dataclass(frozen=True)
+class Tag:
+    """The factors of each axis, and what the padding holds."""
+
+    axes: tuple[Axis, ...]
+    padding: Padding = Padding.ANY
+
+    @cached_property
+    def batch(self) -> int | None:
+        """The axis that is the batch alone; None if there is none, or if it is merged with another axis."""
+        return next((i for i, axis in enumerate(self.axes) if len(axis) == 1 and axis[0].role is BATCH), None)
+
+    @cached_property
+    def extents(self) -> dict[int, Extent]:
+        """The valid positions of each axis that is ragged and nothing else."""
+        return {
+            i: axis[0].role
+            for i, axis in enumerate(self.axes)
+            if len(axis) == 1 and not isinstance(axis[0].role, Batch) and axis[0].role is not None
+        }
+
+    @cached_property
+    def lengths(self) -> dict[int, Lengths]:
+        """The lengths along each ragged axis, without those that have gaps."""
+        return {axis: extent for axis, extent in self.extents.items() if not isinstance(extent, Gaps)}
+
+    @cached_property
+    def is_ragged(self) -> bool:
+        """Whether any position may be padding. A tensor without positions, such as a mean over them, has a tag too."""
+        return any(_is_extent(factor.role) for axis in self.axes for factor in axis)
+
+    @cached_property
+    def is_merged(self) -> bool:
+        """Whether an axis holds the batch or positions and something else."""
+        return any(len(axis) > 1 and any(factor.role is not None for factor in axis) for axis in self.axes)
+
+    @cached_property
+    def batch_size(self) -> int | None:
+        return next((factor.size for axis in self.axes for factor in axis if factor.role is BATCH), None)
+
+    @cached_property
+    def has_padding(self) -> bool:
+        """Whether any position is padding."""
+        return any(
+            isinstance(factor.role, Gaps)
+            or (isinstance(factor.role, tuple) and any(n < factor.size for n in factor.role))
+            for axis in self.axes
+            for factor in axis
+        )
+
+    def having(self, padding: Padding) -> Tag:
+        """The same axes with other padding."""
+        return self if padding is self.padding else replace(self, padding=padding)
+
+    def with_axis(self, axis: int, size: int, role: Role = None) -> Tag:
+        """One axis changed to a single factor."""
+        axes = list(self.axes)
+        axes[axis] = (Factor(size, role),)
+        return Tag(tuple(axes), self.padding)
+
+    def with_lengths(self, lengths: dict[int, Lengths], shape: Sequence[int], padding: Padding) -> Tag:
+        """After an operation that changes positions and channels: new sizes, and new lengths of the ragged axes."""
+        axes = tuple(
+            (Factor(size, lengths[i]),) if i in lengths else axis if i == self.batch else (Factor(size),)
+            for i, (axis, size) in enumerate(zip(self.axes, shape, strict=True))
+        )
+        return Tag(axes, padding)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A tensor that comes from a ragged one by a function that is not followed: its positions are not known."""
+
+    where: str
+
+
+def make_tag(shape: Sequence[int], batch: int, extents: dict[int, Extent], padding: Padding = Padding.ANY) -> Tag:
+    """The tag of a tensor of this shape, one factor an axis."""
+    roles: dict[int, Role] = {batch: BATCH, **extents}
+    return Tag(tuple((Factor(size, roles.get(axis)),) for axis, size in enumerate(shape)), padding)
+
+
+def _is_extent(role: Role) -> bool:
+    return isinstance(role, (tuple, Gaps))
+
+
+# ---- shapes ----
+
+
+def regroup(axes: Iterable[Axis], shape: Sequence[int]) -> tuple[Axis, ...] | None:
+    """The factors of a view of this shape, or None if the batch or positions do not survive it.
+
+    >>> t = Factor(5, (5, 3))
+    >>> merged = regroup([(Factor(2, BATCH),), (t,), (Factor(6),)], (10, 6))
+    >>> merged
+    ((Factor(size=2, role=BATCH), Factor(size=5, role=(5, 3))), (Factor(size=6, role=None),))
+    >>> regroup(merged, (2, 5, 2, 3)) == ((Factor(2, BATCH),), (t,), (Factor(2),), (Factor(3),))
+    True
+    >>> regroup([(Factor(2, BATCH),), (t,), (Factor(6),)], (2, 3, 10)) is None
+    True
+    """
+    factors = [factor for axis in axes for factor in axis if factor.size != 1 or factor.role is not None]
+    if 0 in shape:
+        return None
+    new: list[Axis] = []
+    for size in shape:
+        axis: list[Factor] = []
+        left = size
+        while left > 1 and factors:
+            first = factors.pop(0)
+            if left % first.size == 0:
+                axis.append(first)
+                left //= first.size
+            elif first.role is None and first.size % left == 0:
+                axis.append(Factor(left))
+                factors.insert(0, Factor(first.size // left))
+                left = 1
+            else:
+                return None
+        if left > 1:
+            return None
+        if not axis:  # an axis of size 1: a factor with a role takes it
+            axis.append(factors.pop(0) if factors and factors[0].size == 1 else Factor(1))
+        new.append(_merge_plain(axis))
+    if any(factor.size != 1 for factor in factors) or (factors and not new):
+        return None
+    if factors:  # of size 1, and there was no axis for them
+        new[-1] = _merge_plain([*new[-1], *factors])
+    return tuple(new)
+
+
+def _merge_plain(axis: Sequence[Factor]) -> Axis:
+    """Neighbours without a role as one factor."""
+    found: list[Factor] = []
+    for factor in axis:
+        if found and factor.role is None and found[-1].role is None:
+            found[-1] = Factor(found[-1].size * factor.size)
+        elif factor.role is not None or factor.size != 1:
+            found.append(factor)
+    return tuple(found) or (Factor(1),)
+
+
+def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | None:
+    """The axes of an elementwise result of this shape; None if the tags contradict each other."""
+    axes: list[Axis] = []
+    for axis in range(-len(shape), 0):
+        found: Axis = (Factor(shape[axis]),)
+        for tag in tags:
+            if -axis <= len(tag.axes):
+                other = tag.axes[axis]
+                if not any(factor.role is not None for factor in other):
+                    continue
+                if math.prod(factor.size for factor in other) != shape[axis]:
+                    return None  # one position for all: whether it is valid differs by sequence
+                if any(factor.role is not None for factor in found) and found != other:
+                    return None
+                found = other
+        axes.append(found)
+    if sum(factor.role is BATCH for axis in axes for factor in axis) > 1:
+        return None
+    return tuple(axes)
+
+
+# ---- masks ----
+
+
+def make_mask(axes: Sequence[Axis], device: torch.device) -> Tensor:
+    """Booleans that broadcast to the tensor: True where it is padding."""
+    factors = [factor for axis in axes for factor in axis]
+    rows = next(i for i, factor in enumerate(factors) if factor.role is BATCH)
+    count = factors[rows].size
+    mask: Tensor | None = None
+    for i, (size, role) in enumerate(factors):
+        if isinstance(role, Gaps):
+            valid = role.valid.to(device)
+        elif isinstance(role, tuple):
+            lengths = torch.tensor(role, device=device)
+            valid = torch.arange(size, device=device) < lengths[:, None]
+        else:
+            continue
+        shape = [1] * len(factors)
+        shape[rows], shape[i] = count, size
+        valid = (valid if rows < i else valid.T).reshape(shape)
+        mask = valid if mask is None else mask & valid
+    assert mask is not None
+    sizes: list[int] = []
+    merged: list[int] = []
+    for axis in axes:
+        has_role = any(factor.role is not None for factor in axis)
+        if len(axis) > 1 and has_role:
+            sizes += [factor.size for factor in axis]
+        else:
+            sizes += list(mask.shape[len(sizes) : len(sizes) + len(axis)])
+        merged.append(math.prod(sizes[len(sizes) - len(axis) :]))
+    return ~mask.expand(sizes).reshape(merged)
