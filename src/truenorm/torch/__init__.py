@@ -30,6 +30,7 @@ from truenorm.torch.lazy import (
     LazyInstanceNorm3d,
 )
 from truenorm.torch.replacement import FrozenBatchNorm1d, FrozenBatchNorm2d, FrozenBatchNorm3d
+from truenorm.torch.tracking import PaddedReport, PaddingWarning, padded
 
 __all__ = [
     "BatchNorm1d",
@@ -52,12 +53,15 @@ __all__ = [
     "LazyInstanceNorm2d",
     "LazyInstanceNorm3d",
     "Normalize",
+    "PaddedReport",
+    "PaddingWarning",
     "RMSNorm",
     "convert",
     "from_flax",
     "from_keras",
     "functional",
     "kernels_read_tensors",
+    "padded",
     "revert",
     "to_flax",
     "to_keras",
