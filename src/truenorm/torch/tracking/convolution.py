@@ -8,15 +8,15 @@ zeros there give the same result, up to the new length
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from truenorm.torch.tracking.registry import rule
-from truenorm.torch.tracking.tag import Gaps, Lengths, Padding, Tag
-from truenorm.torch.tracking.tracker import Tracker
+from truenorm.torch.tracking.tag import Gaps, Padding, Tag, make_tag
+from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 
 def spread(value: Any, count: int) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
     )
 
 
-@rule(torch.conv1d, torch.conv2d, torch.conv3d, functional.conv1d, functional.conv2d, functional.conv3d)
+@rule(torch.conv1d, torch.conv2d, torch.conv3d)
 def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -65,41 +65,65 @@ def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     count = weight.dim() - 2
     tag = positions_of(tracker, func, x, count)
     if tag is None:
-        result = func(x, **given)
-        tracker.set(result, state_without_positions(tracker, x, result))
-        return result
+        return without_positions(tracker, x, func(x, **given))
     result = func(tracker.fill(x, tag), **given)
     stride = spread(given.get("stride", 1), count)
     dilation = spread(given.get("dilation", 1), count)
-    kernel = tuple(weight.shape[2:])
+    kernel: tuple[int, ...] = tuple(weight.shape[2:])
     padding = given.get("padding", 0)
     if padding == "same":
         sides = tuple(d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
     else:
         sides = tuple(2 * one for one in spread(0 if padding == "valid" else padding, count))
-    lengths: dict[int, Lengths] = {
-        axis: tuple(
-            convolved(one, kernel[axis - 2], stride[axis - 2], sides[axis - 2], dilation[axis - 2]) if one else 0
-            for one in extent
-        )
-        for axis, extent in tag.lengths.items()
-    }
-    tracker.set(result, tag.with_lengths(lengths, result.shape, Padding.FINITE))
+
+    def length(one: int, i: int) -> int:
+        return convolved(one, kernel[i], stride[i], sides[i], dilation[i])
+
+    tracker.set(result, after(tag, result, length))
     return result
 
 
-def state_without_positions(tracker: Tracker, x: Tensor, result: Tensor) -> Any:
+@rule(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Each position is spread over a kernel; what lies behind the new length comes from padding, and is padding."""
+    names = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    x, weight = given.pop("input"), given["weight"]
+    count = weight.dim() - 2
+    tag = positions_of(tracker, func, x, count)
+    if tag is None:
+        return without_positions(tracker, x, func(x, **given))
+    result = func(tracker.fill(x, tag), **given)
+    stride, padding, behind, dilation = (
+        spread(given.get(name, default), count)
+        for name, default in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1))
+    )
+    kernel: tuple[int, ...] = tuple(weight.shape[2:])
+
+    def length(one: int, i: int) -> int:
+        return max(0, (one - 1) * stride[i] - 2 * padding[i] + dilation[i] * (kernel[i] - 1) + behind[i] + 1)
+
+    tracker.set(result, after(tag, result, length))
+    return result
+
+
+def after(tag: Tag, result: Tensor, length: Callable[[int, int], int], padding: Padding = Padding.FINITE) -> Tag:
+    """The tag of a result (b, c, ...): length(n, i) is the new length of n positions on the position axis i.
+
+    A sequence without positions stays one.
+    """
+    lengths = {axis: tuple(length(n, axis - 2) if n else 0 for n in found) for axis, found in tag.lengths.items()}
+    return tag.with_lengths(lengths, result.shape, padding)
+
+
+def without_positions(tracker: Tracker, x: Tensor, result: Any) -> Any:
     """The state of a result whose input is not ragged."""
     found = tracker.look(x)
-    if isinstance(found, Tag):
-        return tag_of_batch(found, result)
-    return found
-
-
-def tag_of_batch(tag: Tag, result: Tensor) -> Any:
-    from truenorm.torch.tracking.tag import make_tag
-    from truenorm.torch.tracking.tracker import MADE
-
-    if tag.batch is None or tag.batch >= result.dim() or tag.batch_size != result.shape[tag.batch]:
-        return MADE
-    return make_tag(result.shape, tag.batch, {})
+    for one in tensors_in(result):
+        if not isinstance(found, Tag):
+            tracker.set(one, found)
+        elif found.batch is None or one.shape[found.batch : found.batch + 1] != (found.batch_size,):
+            tracker.set(one, MADE)
+        else:
+            tracker.set(one, make_tag(one.shape, found.batch, {}))
+    return result

@@ -168,3 +168,18 @@ def embedding(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
         found = Tag((*found.axes, (Factor(result.shape[-1]),)), FINITE)
     tracker.set(result, found)
     return result
+
+
+@rule(*named("glu"))
+def glu(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Half of the channels times a sigmoid of the others."""
+    x = args[0]
+    found = tracker.look(x)
+    result = func(*args, **kwargs)
+    if isinstance(found, Tag):
+        axis = (args[1] if len(args) > 1 else kwargs.get("dim", -1)) % x.dim()
+        if any(factor.role is not None for factor in found.axes[axis]):
+            return tracker.lose(result, func, "halves of the batch, or of positions")
+        found = found.with_axis(axis, result.shape[axis])
+    tracker.set(result, found)
+    return result

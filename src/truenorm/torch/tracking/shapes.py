@@ -1,21 +1,26 @@
-"""Rules for functions that only move elements: transposes, views, new axes."""
+"""Rules for functions that only move elements: transposes, views, new axes, copies along an axis."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from truenorm.torch.tracking.registry import attribute, named, rule
-from truenorm.torch.tracking.tag import Tag
-from truenorm.torch.tracking.tracker import Tracker
+from truenorm.torch.tracking.tag import Axis, Factor, Tag, regroup
+from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 
-def moved(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], order: Any) -> Any:
+def moved(
+    tracker: Tracker,
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    order: Callable[[int], Sequence[int]],
+) -> Any:
     """The result, with its axes in the order that `order(ndim)` gives."""
-    x = args[0]
-    found = tracker.look(x)
+    found = tracker.look(args[0])
     result = func(*args, **kwargs)
     if isinstance(found, Tag):
         found = Tag(tuple(found.axes[axis] for axis in order(len(found.axes))), found.padding)
@@ -67,5 +72,67 @@ def movedim(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 def numbers(given: Sequence[Any]) -> list[int]:
     """Axes or sizes that were given one by one, or as one sequence."""
-    values = given[0] if len(given) == 1 and not isinstance(given[0], (int, torch.SymInt)) else given
-    return [int(value) for value in values]
+    first = given[0] if len(given) == 1 else given
+    return [int(value) for value in (first if isinstance(first, (tuple, list)) else given)]
+
+
+# ---- views ----
+
+
+@rule(*named("view reshape view_as reshape_as flatten unflatten ravel squeeze squeeze_"))
+def view(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The elements in the same order: the batch and the positions survive if no axis cuts through them."""
+    found = tracker.look(args[0])
+    result = func(*args, **kwargs)
+    if isinstance(found, Tag):
+        axes = regroup(found.axes, result.shape)
+        if axes is None and found.is_ragged:
+            return tracker.lose(result, func, f"from {tuple(args[0].shape)} to {tuple(result.shape)}")
+        tracker.states[result] = MADE if axes is None else Tag(axes, found.padding)
+    else:
+        tracker.states[result] = found
+    return result
+
+
+@rule(*named("unsqueeze unsqueeze_"))
+def unsqueeze(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    found = tracker.look(args[0])
+    result = func(*args, **kwargs)
+    if isinstance(found, Tag):
+        axis = (args[1] if len(args) > 1 else kwargs["dim"]) % result.dim()
+        found = Tag((*found.axes[:axis], (Factor(1),), *found.axes[axis:]), found.padding)
+    tracker.states[result] = found
+    return result
+
+
+@rule(*named("expand expand_as broadcast_to repeat tile"))
+def expand(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Copies along axes that are neither the batch nor positions."""
+    x = args[0]
+    found = tracker.look(x)
+    result = func(*args, **kwargs)
+    if isinstance(found, Tag):
+        new: list[Axis] = [(Factor(size),) for size in result.shape]
+        for axis in range(-x.dim(), 0):
+            if x.shape[axis] == result.shape[axis]:
+                new[axis] = found.axes[axis]
+            elif any(factor.role is not None for factor in found.axes[axis]):
+                return tracker.lose(result, func, "copies of the batch, or of positions") if found.is_ragged else result
+        found = Tag(tuple(new), found.padding)
+    tracker.states[result] = found
+    return result
+
+
+@rule(*named("broadcast_tensors"))
+def broadcast_tensors(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensors = list(tensors_in(args))
+    shape = func(*args, **kwargs)[0].shape
+    return tuple(expand(tracker, Tensor.expand, (one, shape), {}) for one in tensors)
+
+
+@rule(*named("new_zeros new_ones new_full new_empty new_tensor"), attribute("grad"))
+def make_new(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A tensor that only has the dtype and the device of another."""
+    result = func(*args, **kwargs)
+    tracker.set(result, MADE)
+    return result

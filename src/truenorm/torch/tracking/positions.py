@@ -1,0 +1,372 @@
+"""Rules for functions that choose, add or reorder positions: slices, `pad`, `cat`, `split`, `cumsum`, `flip`.
+
+A slice that begins at a position >= 0 takes the same positions of a sequence alone, and its new length is that of
+Python's `range`. One that begins at the end, such as x[:, -1], means the last valid position: it is taken alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from truenorm.torch.tracking.alone import alone, cat_positions
+from truenorm.torch.tracking.registry import named, rule
+from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Role, Tag
+from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in
+
+Arguments = tuple[Any, ...]
+
+
+def role_of(axis: Axis) -> Role:
+    """The role of an axis that is a single factor, else None."""
+    return axis[0].role if len(axis) == 1 else None
+
+
+def has_role(axis: Axis) -> bool:
+    return any(factor.role is not None for factor in axis)
+
+
+def take_rows(axes: tuple[Axis, ...], rows: range) -> tuple[Axis, ...]:
+    """The axes when only these sequences are left."""
+
+    def take(factor: Factor) -> Factor:
+        if factor.role is BATCH:
+            return Factor(len(rows), BATCH)
+        if isinstance(factor.role, tuple):
+            return Factor(factor.size, tuple(factor.role[row] for row in rows))
+        if isinstance(factor.role, Gaps):
+            return Factor(factor.size, Gaps(factor.role.valid[list(rows)]))
+        return factor
+
+    return tuple(tuple(map(take, axis)) for axis in axes)
+
+
+# ---- indices ----
+
+
+@rule(Tensor.__getitem__)
+def getitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    x, index = args
+    found = tracker.look(x)
+    if not isinstance(found, Tag):
+        result = func(x, index)
+        plain = all(isinstance(one, (int, slice, type(None), type(...))) for one in _as_tuple(index))
+        tracker.states[result] = found if plain or found is not FRESH else MADE
+        return result
+    full = _full_index(index, x.dim())
+    if full is None:
+        result = func(x, index)
+        if not found.is_ragged:
+            tracker.states[result] = MADE
+            return result
+        return tracker.lose(result, func, "an index that is not made of numbers and slices")
+    axes: list[Axis] = []
+    before = found.axes
+    axis = 0
+    for one in full:
+        if one is None:
+            axes.append((Factor(1),))
+            continue
+        current, size = before[axis], x.shape[axis]
+        role = role_of(current)
+        if one == slice(None):
+            axes.append(current)
+        elif not has_role(current):
+            if isinstance(one, slice):
+                axes.append((Factor(len(range(*one.indices(size)))),))
+        elif isinstance(one, slice) and role is BATCH and not found.is_merged:
+            rows = range(*one.indices(size))
+            before = take_rows(before, rows)
+            axes = list(take_rows(tuple(axes), rows))
+            axes.append(before[axis])
+        elif isinstance(role, tuple) and isinstance(one, slice) and (one.start is None or one.start >= 0):
+            positions = range(*one.indices(size))
+            axes.append((Factor(len(positions), tuple(len(range(*one.indices(n))) for n in role)),))
+        elif isinstance(role, tuple) and not isinstance(one, slice) and 0 <= one < min(role, default=0):
+            pass  # a position that all sequences have
+        elif isinstance(role, tuple) and (isinstance(one, slice) or one < 0) and found.batch is not None:
+            return _from_the_end(tracker, func, x, found, full)
+        else:
+            why = "a sequence out of the batch" if role is BATCH else "positions that some sequences do not have"
+            return tracker.lose(func(x, index), func, why)
+        axis += 1
+    result = func(x, index)
+    tracker.states[result] = Tag(tuple(axes), found.padding)
+    return result
+
+
+def _as_tuple(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _full_index(index: Any, ndim: int) -> list[Any] | None:
+    """One number or slice for each axis, and None for each new one; None if there is anything else."""
+    given = [int(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in _as_tuple(index)]
+    if not all(one is None or one is ... or isinstance(one, slice) or type(one) is int for one in given):
+        return None
+    for one in given:
+        if isinstance(one, slice) and not all(
+            part is None or isinstance(part, int) for part in (one.start, one.stop, one.step)
+        ):
+            return None
+    missing = [slice(None)] * (ndim - sum(one is not None and one is not ... for one in given))
+    place = given.index(...) if ... in given else len(given)
+    return [*given[:place], *missing, *given[place + 1 :]]
+
+
+def _from_the_end(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[Any]) -> Any:
+    """An index counted from the end of the positions: first the other axes, then these."""
+    others = tuple(slice(None) if axis in tag.lengths else one for axis, one in enumerate(full))
+    if None in full or not all(isinstance(one, slice) for one in others):
+        return tracker.lose(func(x, tuple(full)), func, "positions from the end, together with other axes")
+    if any(one != slice(None) for one in others):
+        x = getitem(tracker, func, (x, others), {})
+        tag = tracker.tag(x) or tag
+    index = tuple(one if axis in tag.lengths else slice(None) for axis, one in enumerate(full))
+    return alone(tracker, func, x, tag, lambda one: func(one, index))
+
+
+@rule(*named("narrow"))
+def narrow(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    given = {**dict(zip(("input", "dim", "start", "length"), args, strict=False)), **kwargs}
+    axis, start = given["dim"] % given["input"].dim(), int(given["start"])
+    start += given["input"].shape[axis] if start < 0 else 0
+    index = (*[slice(None)] * axis, slice(start, start + int(given["length"])))
+    return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
+
+
+@rule(*named("select"))
+def select(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
+    index = (*[slice(None)] * (given["dim"] % given["input"].dim()), int(given["index"]))
+    return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
+
+
+@rule(Tensor.__setitem__)
+def setitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """The positions stay what they are. If they get values of a ragged tensor, which of them is not known."""
+    x, _, value = args
+    found = tracker.look(x)
+    func(*args, **kwargs)
+    if isinstance(found, Tag):
+        tracker.states[x] = found.having(Padding.ANY)
+        if isinstance(value, Tensor) and isinstance(tracker.look(value), Lost):
+            tracker.notes.lost("__setitem__", tracker.module, "values whose positions are not known")
+    elif isinstance(value, Tensor) and (tag := tracker.tag(value)) is not None and tag.is_ragged:
+        tracker.lose(x, func, "a part of a tensor gets values of a ragged one")
+
+
+# ---- parts ----
+
+
+@rule(*named("chunk split tensor_split unbind split_with_sizes unsafe_chunk unsafe_split hsplit vsplit"))
+def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    x = args[0]
+    found = tracker.look(x)
+    result = func(*args, **kwargs)
+    if not isinstance(found, Tag):
+        tracker.set(result, found)
+        return result
+    unbind = func in UNBIND
+    place = 1 if unbind else 2
+    axis = (args[place] if len(args) > place else kwargs.get("dim", 0)) % x.dim()
+    if has_role(found.axes[axis]):
+        batch = role_of(found.axes[axis]) is BATCH
+        if not batch or unbind or found.is_merged:
+            return tracker.lose(result, func, "parts of the batch, or of positions")
+        begin = 0
+        for one in result:
+            rows = range(begin, begin + one.shape[axis])
+            tracker.states[one] = Tag(take_rows(found.axes, rows), found.padding)
+            begin = rows.stop
+        return result
+    for one in result:
+        new: list[Axis] = [] if unbind else [(Factor(one.shape[axis]),)]
+        tracker.states[one] = Tag((*found.axes[:axis], *new, *found.axes[axis + 1 :]), found.padding)
+    return result
+
+
+UNBIND = set(named("unbind"))
+
+
+@rule(*named("cat concat concatenate"))
+def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    tensors = [one for one in tensors_in(args[0] if args else kwargs["tensors"]) if one.shape != (0,)]
+    states = [tracker.look(one) for one in tensors]
+    tags = [one for one in states if isinstance(one, Tag)]
+    if not tags:
+        return _unfollowed(tracker, func(*args, **kwargs), states)
+    ndim = tensors[0].dim()
+    axis = (args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))) % ndim
+    if any(isinstance(role_of(tag.axes[axis]), tuple) for tag in tags):
+        others = [tag for tag in tags if tag is not states[-1]]
+        if any(has_role(tag.axes[axis]) for tag in others) or not isinstance(states[-1], Tag):
+            return cat_positions(tracker, func, tensors, axis)
+    result = func(*args, **kwargs)
+    if any(isinstance(one, Lost) for one in states):
+        return tracker.lose(result, func, "one of them was lost before")
+    roles = {role_of(tag.axes[axis]) is BATCH for tag in tags}
+    if True in roles:
+        return _cat_batch(tracker, func, result, states, axis)
+    merged = [list(tag.axes) for tag in tags]
+    last = merged[-1][axis]
+    new = _common(merged, axis)
+    if new is None or any(len(tag.axes[axis]) > 1 and has_role(tag.axes[axis]) for tag in tags):
+        return tracker.lose(result, func, "arguments with different lengths")
+    role = role_of(last) if states and isinstance(states[-1], Tag) else None
+    before = sum(one.shape[axis] for one in tensors[:-1])
+    lengths = tuple(before + n for n in role) if isinstance(role, tuple) else None
+    new[axis] = (Factor(result.shape[axis], lengths),)
+    padding = min(tag.padding for tag in tags) if len(tags) == len(tensors) else Padding.ANY
+    tracker.states[result] = Tag(tuple(new), padding)
+    return result
+
+
+def _common(merged: list[list[Axis]], skipped: int | None) -> list[Axis] | None:
+    """The axes that all have, but for one; None if they differ. An axis without a role takes that of another."""
+    new = list(merged[0])
+    for axes in merged[1:]:
+        for i, axis in enumerate(axes):
+            if i == skipped or new[i] == axis or not has_role(axis):
+                continue
+            if has_role(new[i]):
+                return None
+            new[i] = axis
+    return new
+
+
+def _cat_batch(tracker: Tracker, func: Any, result: Tensor, states: list[Any], axis: int) -> Any:
+    """Batches one below the other."""
+    tags = [one for one in states if isinstance(one, Tag)]
+    if len(tags) < len(states) or any(tag.is_merged or set(tag.lengths) != set(tags[0].lengths) for tag in tags):
+        return tracker.lose(result, func, "batches, of which some have no lengths")
+    lengths = {i: tuple(n for tag in tags for n in tag.lengths[i]) for i in tags[0].lengths}
+    axes = tuple((Factor(size, BATCH if i == axis else lengths.get(i)),) for i, size in enumerate(result.shape))
+    tracker.states[result] = Tag(axes, min(tag.padding for tag in tags))
+    return result
+
+
+@rule(*named("stack"))
+def stack(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    tensors = list(tensors_in(args[0] if args else kwargs["tensors"]))
+    states = [tracker.look(one) for one in tensors]
+    tags = [one for one in states if isinstance(one, Tag)]
+    result = func(*args, **kwargs)
+    if not tags:
+        return _unfollowed(tracker, result, states)
+    new = _common([list(tag.axes) for tag in tags], None)
+    if new is None or any(isinstance(one, Lost) for one in states):
+        return tracker.lose(result, func, "arguments with different lengths")
+    axis = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.dim()
+    new.insert(axis, (Factor(result.shape[axis]),))
+    padding = min(tag.padding for tag in tags) if len(tags) == len(tensors) else Padding.ANY
+    tracker.states[result] = Tag(tuple(new), padding)
+    return result
+
+
+def _unfollowed(tracker: Tracker, result: Tensor, states: list[Any]) -> Tensor:
+    lost = next((one for one in states if isinstance(one, Lost)), None)
+    tracker.set(result, lost or (FRESH if FRESH in states else MADE))
+    return result
+
+
+# ---- more or other positions ----
+
+
+@rule(functional.pad)
+def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Constants behind a sequence: its padding becomes these constants. Reflections of its end: alone."""
+    given = {**dict(zip(("input", "pad", "mode", "value"), args, strict=False)), **kwargs}
+    x: Tensor = given.pop("input")
+    found = tracker.look(x)
+    amounts = [int(one) for one in given["pad"]]
+    if not isinstance(found, Tag):
+        result = func(x, **given)
+        tracker.states[result] = found
+        return result
+    sides = {x.dim() - 1 - i: (amounts[2 * i], amounts[2 * i + 1]) for i in range(len(amounts) // 2)}
+    sides = {axis: both for axis, both in sides.items() if any(both)}
+    ragged = {axis: both for axis, both in sides.items() if has_role(found.axes[axis])}
+    mode = given.get("mode", "constant")
+    if any(axis not in found.lengths for axis in ragged):
+        return tracker.lose(func(x, **given), func, "the batch, or positions with gaps")
+    constant = mode == "constant"
+    if not constant and any(right or mode == "circular" for _, right in ragged.values()):
+        return alone(tracker, func, x, found, lambda one: func(one, **given))
+    value = float(given.get("value") or 0.0) if constant else 0.0
+    source, padding = x, found.padding
+    if constant and any(right > 0 for _, right in ragged.values()):
+        source, padding = tracker.fill(x, found, value), Padding.ZERO if value == 0 else Padding.FINITE
+    elif sides and value != 0:
+        padding = min(padding, Padding.FINITE)
+    result = func(source, **given)
+    axes = list(found.axes)
+    for axis, both in sides.items():
+        lengths = found.lengths.get(axis)
+        role = None if lengths is None else tuple(max(0, n + sum(both)) if n else 0 for n in lengths)
+        axes[axis] = (Factor(result.shape[axis], role),)
+    tracker.states[result] = Tag(tuple(axes), padding)
+    return result
+
+
+@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp"))
+def cumulate(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Each position depends on those before it, which are valid."""
+    x = args[0]
+    found = tracker.look(x)
+    if isinstance(found, Tag) and found.is_ragged:
+        axis = (args[1] if len(args) > 1 else kwargs["dim"]) % x.dim()
+        if has_role(found.axes[axis]) and axis not in found.lengths:
+            return tracker.lose(func(*args, **kwargs), func)
+        if not func.__name__.endswith("_"):
+            args = (tracker.fill_unless_finite(x, found)[0], *args[1:])
+        found = found.having(Padding.ANY)
+    result = func(*args, **kwargs)
+    tracker.states[result] = found
+    return result
+
+
+@rule(*named("flip fliplr flipud roll"))
+def reorder(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """The order of positions is that of a sequence alone."""
+    x, found = args[0], tracker.look(args[0])
+    if isinstance(found, Tag) and found.is_ragged:
+        return alone(tracker, func, x, found, lambda one: func(one, *args[1:], **kwargs))
+    result = func(*args, **kwargs)
+    tracker.set(result, found)
+    return result
+
+
+@rule(Tensor.unfold)
+def unfold(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Windows of positions: as many as fit into the sequence."""
+    given = {**dict(zip(("input", "dimension", "size", "step"), args, strict=False)), **kwargs}
+    x = given["input"]
+    found = tracker.look(x)
+    result = func(*args, **kwargs)
+    if isinstance(found, Tag):
+        axis = given["dimension"] % x.dim()
+        role, size, step = role_of(found.axes[axis]), given["size"], given["step"]
+        if has_role(found.axes[axis]) and not isinstance(role, tuple):
+            return tracker.lose(result, func)
+        lengths = tuple(max(0, (n - size) // step + 1) for n in role) if isinstance(role, tuple) else None
+        window = ((Factor(result.shape[axis], lengths),), *found.axes[axis + 1 :], (Factor(size),))
+        found = Tag((*found.axes[:axis], *window), found.padding)
+    tracker.states[result] = found
+    return result
+
+
+@rule(*named("index_select"))
+def index_select(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
+    x, axis = given["input"], given["dim"] % given["input"].dim()
+    found = tracker.look(x)
+    result = func(*args, **kwargs)
+    if isinstance(found, Tag):
+        if has_role(found.axes[axis]):
+            return tracker.lose(result, func, "parts of the batch, or of positions") if found.is_ragged else result
+        found = found.with_axis(axis, result.shape[axis])
+    tracker.states[result] = found
+    return result

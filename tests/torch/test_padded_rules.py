@@ -1,0 +1,226 @@
+"""Each rule of `padded` against each sequence alone: values at valid positions, and all gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from alone import assert_as_alone
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_data import normal
+
+LENGTHS = [13, 7, 1, 10]
+LONG = [19, 13, 9, 11]  # for functions that need some positions
+
+
+def double(*shape: int, seed: int = 0) -> Tensor:
+    return normal(*shape, seed=seed, dtype=torch.float64)
+
+
+class After(nn.Module):
+    """A convolution before the function, which makes the input ragged, and one behind it, which reads neighbours."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], channels: int = 4, behind: int | None = 4) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.before = nn.Conv1d(3, channels, 3, padding=1)
+        self.function = function
+        self.behind = nn.Identity() if behind is None else nn.Conv1d(behind, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.behind(self.function(self.before(x)))
+
+
+CONVOLUTIONS: dict[str, nn.Module] = {
+    "kernel 1": nn.Conv1d(3, 4, 1),
+    "stride": nn.Conv1d(3, 4, 3, stride=2),
+    "stride over the kernel": nn.Conv1d(3, 4, 2, stride=3),
+    "padding": nn.Conv1d(3, 4, 5, padding=2),
+    "more padding than needed": nn.Conv1d(3, 4, 3, padding=4),
+    "dilation": nn.Conv1d(3, 4, 3, dilation=3, padding=3),
+    "same": nn.Conv1d(3, 4, 4, padding="same", dilation=2),
+    "valid": nn.Conv1d(3, 4, 2, padding="valid"),
+    "groups, no bias": nn.Conv1d(3, 6, 3, groups=3, bias=False, padding=1),
+    "circular": nn.Conv1d(3, 4, 3, padding=1, padding_mode="circular"),
+    "replicate": nn.Conv1d(3, 4, 5, padding=2, padding_mode="replicate"),
+    "transposed": nn.ConvTranspose1d(3, 4, 3, stride=2, padding=1, output_padding=1),
+    "transposed, dilated": nn.ConvTranspose1d(3, 4, 3, dilation=2, padding=1),
+    "transposed, gaps": nn.ConvTranspose1d(3, 4, 2, stride=4),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str) -> None:
+    lengths = [19, 13, 5, 8] if name != "padding" else [13, 7, 1, 10]
+    layer = CONVOLUTIONS[name].double()
+    if name == "circular" or name == "replicate":
+        layer = nn.Sequential(nn.Conv1d(3, 3, 1), layer).double()  # `pad` is not of a known kind
+    assert_as_alone(layer, double(4, 3, max(lengths)), lengths, out=2)
+
+
+def test_a_reflected_border() -> None:
+    layer = nn.Sequential(nn.Conv1d(3, 3, 1), nn.Conv1d(3, 4, 5, padding=2, padding_mode="reflect")).double()
+    assert_as_alone(layer, double(4, 3, 19), LONG, out=2)
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_convolutions_of_images_along_one_axis(dimensions: int) -> None:
+    kind = nn.Conv2d if dimensions == 2 else nn.Conv3d
+    layers = nn.Sequential(kind(2, 3, 3, stride=2, padding=1), nn.ReLU(), kind(3, 2, 3, padding=1)).double()
+    shape = (3, 2, 9, 5) if dimensions == 2 else (3, 2, 3, 9, 4)
+    axis = dimensions
+    assert_as_alone(layers, double(*shape), [9, 4, 2], axis=axis, out=axis, along=axis)
+
+
+POOLING: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": nn.MaxPool1d(2),
+    "max, overlapping": nn.MaxPool1d(3, stride=2, padding=1),
+    "max, dilated": nn.MaxPool1d(3, stride=1, dilation=2),
+    "max, ceil": nn.MaxPool1d(3, stride=2, ceil_mode=True),
+    "max, ceil, padding": nn.MaxPool1d(4, stride=3, padding=2, ceil_mode=True),
+    "max, indices": lambda x: functional.max_pool1d(x, 2, return_indices=True)[0],
+    "mean": nn.AvgPool1d(3),
+    "mean, padding": nn.AvgPool1d(3, stride=2, padding=1),
+    "mean, borders do not count": nn.AvgPool1d(3, stride=2, padding=1, count_include_pad=False),
+    "mean, ceil": nn.AvgPool1d(3, stride=2, ceil_mode=True),
+    "mean, ceil, padding": nn.AvgPool1d(4, stride=3, padding=2, ceil_mode=True),
+    "norm": lambda x: functional.lp_pool1d(x.exp(), 2.0, 3, 2),
+    "norm, ceil": lambda x: functional.lp_pool1d(x.exp(), 3.0, 3, 2, ceil_mode=True),
+    "adaptive mean": nn.AdaptiveAvgPool1d(3),
+    "adaptive max": nn.AdaptiveMaxPool1d(4),
+    "adaptive max, method": lambda x: functional.adaptive_max_pool1d(x, 5),
+    "mean of all": nn.AdaptiveAvgPool1d(1),
+    "max of all": nn.AdaptiveMaxPool1d(1),
+    "nearest": nn.Upsample(scale_factor=2),
+    "nearest, not whole": nn.Upsample(scale_factor=1.7),
+    "nearest, down": nn.Upsample(scale_factor=0.5),
+    "nearest-exact": nn.Upsample(scale_factor=1.5, mode="nearest-exact"),
+    "linear": nn.Upsample(scale_factor=2, mode="linear"),
+    "linear, corners": nn.Upsample(scale_factor=1.5, mode="linear", align_corners=True),
+    "recomputed scale": lambda x: functional.interpolate(x, scale_factor=1.7, recompute_scale_factor=True),
+}
+
+
+@pytest.mark.parametrize("name", POOLING)
+def test_pooling_and_interpolation(name: str) -> None:
+    model = After(POOLING[name]).double()
+    assert_as_alone(model, double(4, 3, 19), LONG, out=2)
+
+
+IMAGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": nn.MaxPool2d(2, stride=1, padding=1),
+    "mean": nn.AvgPool2d((3, 1), stride=2),
+    "mean, one divisor": nn.AvgPool2d(3, stride=2, ceil_mode=True, divisor_override=5),
+    "mean, borders do not count": nn.AvgPool2d(3, padding=1, count_include_pad=False),
+    "norm": lambda x: functional.lp_pool2d(x.exp(), 2.0, 2),
+    "adaptive": nn.AdaptiveAvgPool2d((None, 2)),
+    "mean of all": nn.AdaptiveAvgPool2d(1),
+    "bilinear": nn.Upsample(scale_factor=2, mode="bilinear"),
+    "transposed": nn.ConvTranspose2d(2, 2, 3, stride=(2, 1)).double(),
+    "size of the other axis": lambda x: functional.interpolate(x, size=(x.shape[2], 7), mode="bilinear"),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_pooling_of_images_along_one_axis(name: str) -> None:
+    model = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1).double())
+    layers = [model, IMAGES[name], nn.Conv2d(2, 2, 1).double()]
+    assert_as_alone(_chain(layers), double(3, 2, 9, 5), [9, 4, 6], axis=2, out=2, along=2)
+
+
+def _chain(functions: list[Any]) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        for function in functions:
+            x = function(x)
+        return x
+
+    return run
+
+
+def _gated(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(functional.adaptive_avg_pool1d(x, 1))
+
+
+SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "transpose": lambda x: x.transpose(1, 2).mT.permute(0, 2, 1).swapaxes(-1, 1),
+    "permute": lambda x: torch.permute(x, (2, 0, 1)).movedim(0, -1).permute(dims=(2, 1, 0)).permute([2, 1, 0]),
+    "movedim": lambda x: x.movedim((0, 1), (1, 0)).moveaxis(0, 1),
+    "view": lambda x: x.view(len(x), 2, 2, -1).flatten(1, 2),
+    "rows": lambda x: functional.relu(x.mT.reshape(-1, 4)).view(len(x), -1, 4).mT,
+    "batch and heads": lambda x: x.reshape(len(x) * 2, 2, -1).tanh().reshape(len(x), 4, -1),
+    "unflatten": lambda x: x.unflatten(1, (2, 2)).flatten(1, 2),
+    "new axes": lambda x: (
+        x.unsqueeze(1)
+        .squeeze(1)
+        .unsqueeze(-1)
+        .squeeze(-1)[:, None, ..., None]
+        .flatten(2)
+        .squeeze(1)
+        .reshape(len(x), 4, -1)
+    ),
+    "expand": lambda x: x.unsqueeze(1).expand(-1, 3, -1, -1)[:, 2],
+    "repeat": lambda x: x.repeat(1, 2, 1)[:, 2:6],
+    "chunk": lambda x: torch.cat([*x.chunk(2, 1)][::-1], 1),
+    "split": lambda x: torch.cat(x.split([3, 1], 1), dim=-2),
+    "unbind": lambda x: torch.stack(x.unbind(1), 1),
+    "glu": lambda x: functional.glu(torch.cat([x, x.sin()], 1), 1),
+    "batch": lambda x: torch.cat([*torch.chunk(x, 2, 0)], 0),
+    "batch slice": lambda x: torch.cat([x[:1], x[1:]]) if len(x) > 1 else x,
+    "index_select": lambda x: x.index_select(1, torch.tensor([0, 2, 1, 1])),
+    "slice": lambda x: x[..., 2:],
+    "step": lambda x: x[:, :, 1::3],
+    "stop": lambda x: x[:, :, :5],
+    "stop before the end": lambda x: x[:, :, :-2],
+    "narrow": lambda x: x.narrow(2, 1, 5),
+    "from the end": lambda x: x[:, :, -3:],
+    "from the end, and channels": lambda x: torch.cat([x[:, :2, -3:]] * 2, 1),
+    "pad": lambda x: functional.pad(x, (2, 3)),
+    "pad with a value": lambda x: functional.pad(x, (0, 2), value=1.5),
+    "pad left": lambda x: functional.pad(x, (2, 0), mode="replicate"),
+    "crop": lambda x: functional.pad(x, (-1, -2)),
+    "reflect": lambda x: functional.pad(x, (2, 3), mode="reflect"),
+    "pad channels": lambda x: functional.pad(x, (0, 0, 1, 0), value=2.0)[:, :4],
+    "token first": lambda x: torch.cat([torch.ones(len(x), 4, 2, dtype=x.dtype), x], 2),
+    "token last": lambda x: torch.cat([x, torch.ones(len(x), 4, 2, dtype=x.dtype)], 2),
+    "two sequences": lambda x: torch.cat([x, x[..., 1::2]], 2),
+    "cumsum": lambda x: x.cumsum(2),
+    "flip": lambda x: x.flip(2),
+    "roll": lambda x: torch.roll(x, 1, 2),
+    "windows": lambda x: x.unfold(2, 3, 2)[..., 1],
+    "gate": _gated,
+    "residual": lambda x: x + functional.gelu(x) * 0.5 - 1 / (1 + x * x),
+    "in place": lambda x: x.clone().mul_(2).add_(1).relu_(),
+    "masked_fill": lambda x: x.masked_fill(x > 1, 0.5).where(x > -1, x.detach()),
+    "setitem": lambda x: _with_zeros(x),
+    "log": lambda x: torch.log(functional.relu(x) + 0.0).clamp(min=-3.0),
+    "dtype": lambda x: x.float().to(torch.float64).contiguous(),
+}
+
+
+def _with_zeros(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[:, 0] = 0.25
+    y[:, :, 1] = 0.5
+    return y
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_and_positions(name: str) -> None:
+    model = After(SHAPES[name]).double()
+    assert_as_alone(model, double(4, 3, 19), LONG, out=2, tolerance=1e-12 if name != "dtype" else 1e-5)
+
+
+WITHOUT_POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "first": lambda x: x[:, :, 0],
+    "last": lambda x: x[:, :, -1],
+    "last, selected": lambda x: x.select(2, -1),
+    "mean": lambda x: functional.adaptive_avg_pool1d(x, 1).squeeze(-1),
+    "flattened": lambda x: functional.adaptive_avg_pool1d(x, 3).flatten(1)[:, :4],
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_POSITIONS)
+def test_results_without_positions(name: str) -> None:
+    model = nn.Sequential(After(WITHOUT_POSITIONS[name], behind=None), nn.Linear(4, 2)).double()
+    assert_as_alone(model, double(4, 3, 13), LENGTHS, out=None)
