@@ -43,7 +43,7 @@ import torch._dynamo  # which needs them while it is imported
 from torch.autograd import forward_ad
 private = {
     torch._C: ("_are_functorch_transforms_active", "_get_tracing_state", "_len_torch_dispatch_stack", "_functorch",
-               "_current_graph_task_id"),
+               "_current_graph_task_id", "_autograd"),
     torch.autograd.graph: ("increment_version",),
     forward_ad: ("_current_level",),
 }

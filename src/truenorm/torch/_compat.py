@@ -43,6 +43,14 @@ is_batched_gradient: Callable[[Tensor], bool] = _private("_functorch.is_legacy_b
 # The number of the backward pass that runs in this thread; -1 outside of one.
 backward_pass: Callable[[], int] = _private("_current_graph_task_id", lambda: -1)
 
+# The hooks on tensors that autograd saves, the innermost pair, or None.
+_saved_tensor_hooks: Callable[[bool], Any] = _private("_autograd._top_saved_tensors_default_hooks", lambda _: True)
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether hooks are active on the tensors that autograd saves, as inside most checkpoints."""
+    return _saved_tensor_hooks(False) is not None
+
 
 def is_tracing() -> bool:
     """Whether torch.jit.trace records operations."""

@@ -1,6 +1,14 @@
 """`padded`: a context that follows the lengths of sequences through a model and keeps padding out of it."""
 
-from truenorm.torch.tracking import convolution, elementwise, pooling, positions, shapes  # noqa: F401 - each registers its rules
+from truenorm.torch.tracking import (  # noqa: F401 - each registers its rules
+    convolution,
+    elementwise,
+    normalization,
+    pooling,
+    positions,
+    recurrent,
+    shapes,
+)
 from truenorm.torch.tracking.context import padded
 from truenorm.torch.tracking.registry import rule
 from truenorm.torch.tracking.report import PaddedReport, PaddingWarning

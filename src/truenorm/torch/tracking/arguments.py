@@ -22,8 +22,8 @@ def extents_of(
     if valid is not None:
         return _from_mask(valid)
     several = isinstance(lengths, tuple) and bool(lengths) and not all(isinstance(one, int) for one in lengths)
-    found: tuple[Lengths, ...]
-    found = tuple(_read(one) for one in lengths) if several else (_read(lengths),)  # type: ignore[union-attr]
+    vectors: Any = lengths if several else (lengths,)
+    found = tuple(map(_read, vectors))
     if len({len(one) for one in found}) > 1:
         raise ValueError(f"padded: one length for each sequence, got {', '.join(str(len(one)) for one in found)}.")
     return found, len(found[0])

@@ -3,44 +3,29 @@
     with tnt.padded(lengths=lengths):
         y = model(x)
 
-Two mechanisms work while a context is active, both in the thread that entered it only. A TorchFunctionMode passes every
-function of torch to the rules (`registry.py`), which follow the lengths and set padding to what the function ignores.
-Hooks on all modules give lengths to the converted layers, whose kernels no mode sees, and know the names of layers.
-They are installed while any context is active, and removed with the last one.
+Two mechanisms work while a context is active (`activation.py`). A TorchFunctionMode passes every function of torch to
+the rules (`registry.py`), which follow the lengths and set padding to what the function ignores. Hooks on all modules
+give lengths to the converted layers (`layers.py`), whose kernels no mode sees, and know the names of layers.
 
 A nested context is followed by itself: to the outer one it is a function without a rule.
 """
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
 
-from truenorm.torch.tracking import layers
+from truenorm.torch.tracking.activation import Activation, active
 from truenorm.torch.tracking.arguments import LengthsLike, axes_of, extents_of
+from truenorm.torch.tracking.recomputation import Recording, Replaying
 from truenorm.torch.tracking.registry import MODULE_RULES, LengthsRule
 from truenorm.torch.tracking.report import PaddingWarning
-from truenorm.torch.tracking.tracker import Tracker
-
-
-class _Active(threading.local):
-    """The trackers of this thread, the innermost last."""
-
-    def __init__(self) -> None:
-        self.trackers: list[Tracker] = []
-
-
-_active = _Active()
-_lock = threading.Lock()
-_hooks: list[Any] = []
-_contexts = 0  # active, in all threads
+from truenorm.torch.tracking.tracker import State, Tracker
 
 
 class padded:  # noqa: N801 - called like a function, as torch.no_grad
@@ -71,33 +56,21 @@ class padded:  # noqa: N801 - called like a function, as torch.no_grad
     ) -> None:
         self._extents, self._batch_size = extents_of(lengths, valid)
         self._along = None if along is None else axes_of("padded", along, None, len(self._extents))
-        self._modes: list[Any] = []
+        self._entered: list[Activation] = []
 
     def __enter__(self) -> Tracker:
-        tracker = Tracker(self._extents, self._batch_size, self._along)
-        mode: Any = _TrackingMode(tracker)
-        _install_hooks()
-        try:
-            mode.__enter__()
-        except BaseException:
-            _remove_hooks()
-            raise
-        self._modes.append(mode)
-        _active.trackers.append(tracker)
+        activation = Activation(Tracker(self._extents, self._batch_size, self._along))
+        tracker = activation.__enter__()
+        self._entered.append(activation)
         return tracker
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        mode = self._modes.pop()
-        _active.trackers.remove(mode.tracker)
-        try:
-            mode.__exit__(kind, error, trace)
-        finally:
-            _remove_hooks()
-            mode.tracker.close()
+        activation = self._entered.pop()
+        activation.__exit__(kind, error, trace)
         if error is None:
-            _warn(mode.tracker)
+            _warn(activation.tracker)
 
     @staticmethod
     def rule(cls: type[nn.Module], fn: LengthsRule | None = None) -> Any:
@@ -115,6 +88,18 @@ class padded:  # noqa: N801 - called like a function, as torch.no_grad
 
         return register if fn is None else register(fn)
 
+    @staticmethod
+    def recomputation() -> tuple[Any, Any]:
+        """For activation checkpoints: `checkpoint(f, x, use_reentrant=False, context_fn=padded.recomputation)`.
+
+        The recomputation in the backward uses the lengths of the forward, also when the context has been left.
+        """
+        if not active.trackers:
+            return nullcontext(), nullcontext()
+        tracker = active.trackers[-1]
+        states: list[State] = []
+        return Recording(tracker, states), Replaying(tracker, states)
+
 
 def _warn(tracker: Tracker) -> None:
     notes = tracker.notes
@@ -125,63 +110,3 @@ def _warn(tracker: Tracker) -> None:
         if modules:
             names = ", ".join(notes.name(module) for module in modules)
             warnings.warn(f"padded: {names} {reason}. {fix}", PaddingWarning, stacklevel=3)
-
-
-class _TrackingMode(TorchFunctionMode):
-    def __init__(self, tracker: Tracker) -> None:
-        super().__init__()
-        self.tracker = tracker
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        tracker = self.tracker
-        if tracker.paused is not None:
-            return func(*args, **(kwargs or {}))
-        if _active.trackers[-1] is not tracker:
-            return tracker.call_unknown(func, args, kwargs or {})
-        return tracker.call(func, args, kwargs or {})
-
-
-# ---- hooks on modules ----
-
-
-def _install_hooks() -> None:
-    global _contexts
-    with _lock:
-        _contexts += 1
-        if not _hooks:
-            before: Any = _before  # torch's types do not know that it may return arguments
-            _hooks.append(register_module_forward_pre_hook(before))
-            _hooks.append(register_module_forward_hook(_after, always_call=True))
-
-
-def _remove_hooks() -> None:
-    global _contexts
-    with _lock:
-        _contexts -= 1
-        while not _contexts and _hooks:
-            _hooks.pop().remove()
-
-
-def _before(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    trackers = _active.trackers
-    if not trackers:
-        return None
-    tracker = trackers[-1]
-    tracker.modules.append(module)
-    if tracker.paused is not None:
-        return None
-    if len(tracker.modules) == 1:
-        layers.begin_model(tracker, module, args)
-    return layers.before(tracker, module, args)
-
-
-def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    trackers = _active.trackers
-    if trackers and trackers[-1].modules and trackers[-1].modules[-1] is module:
-        tracker = trackers[-1]
-        try:
-            layers.after(tracker, module, args, output)
-        finally:
-            tracker.modules.pop()

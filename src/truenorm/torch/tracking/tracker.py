@@ -43,7 +43,11 @@ class Tracker:
 
     def __init__(self, extents: tuple[Extent, ...], batch_size: int, along: tuple[int, ...] | None) -> None:
         self.extents, self.batch_size, self.along = extents, batch_size, along
-        self.states: Any = WeakTensorKeyDictionary()
+        self.states = new_states()
+        self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
+        # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
+        self.first_look: Callable[[Tensor], State] = self._first_look
+        self.recording = False  # inside a checkpoint whose recomputation will be followed
         self.modules: list[nn.Module] = []  # that are being called, the outermost first
         self.paused: nn.Module | None = None  # the module whose inside is not followed
         self.pending: Callable[[Any], None] | None = None  # what to do with its output
@@ -79,9 +83,11 @@ class Tracker:
         """The state of a tensor."""
         found: State | None = self.states.get(x)
         if found is None:
-            found = MADE if isinstance(x, nn.Parameter) or self._is_constant(x) else FRESH
-            self.states[x] = found
+            found = self.states[x] = self.first_look(x)
         return found
+
+    def _first_look(self, x: Tensor) -> State:
+        return MADE if isinstance(x, nn.Parameter) or self._is_constant(x) else FRESH
 
     def tag(self, x: Any) -> Tag | None:
         """The tag of a tensor that has one."""
@@ -236,11 +242,22 @@ class Tracker:
         name, kind = self.notes.name(module), type(module).__name__
         return kind if name == kind else f"{name} ({kind})"
 
+    def copy(self) -> Tracker:
+        """A tracker of the same lengths and masks that has seen no tensor."""
+        new = Tracker(self.extents, self.batch_size, self.along)
+        new._masks = self._masks
+        return new
+
     def close(self) -> None:
         """Forget all tensors."""
-        self.states = WeakTensorKeyDictionary()
+        self.states = new_states()
         self.modules, self.paused, self.pending = [], None, None
         self._masks, self._constants = {}, {}
+
+
+def new_states() -> Any:
+    """A dictionary of states by tensor, which keeps no tensor alive."""
+    return WeakTensorKeyDictionary()
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -1,0 +1,87 @@
+"""Rules for normalizations that are called as functions, by code that `convert` cannot change.
+
+They are computed over the valid positions, as truenorm's. Inside a layer of torch.nn that was not converted they stay
+as they are: the choice was the user's, and the layer is reported, if it averages over positions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from truenorm.torch import functional as ragged
+from truenorm.torch.tracking.convolution import without_positions
+from truenorm.torch.tracking.registry import rule
+from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag
+from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+
+BATCH = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+INSTANCE = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+GROUP = ("input", "num_groups", "weight", "bias", "eps")
+LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
+RMS = ("input", "normalized_shape", "weight", "eps")
+KINDS: dict[Any, tuple[Any, tuple[str, ...]]] = {
+    functional.batch_norm: (ragged.batch_norm, BATCH),
+    functional.instance_norm: (ragged.instance_norm, INSTANCE),
+    functional.group_norm: (ragged.group_norm, GROUP),
+    functional.layer_norm: (ragged.layer_norm, LAYER),
+    functional.rms_norm: (ragged.rms_norm, RMS),
+    torch.group_norm: (ragged.group_norm, GROUP),
+    torch.layer_norm: (ragged.layer_norm, LAYER),
+    torch.rms_norm: (ragged.rms_norm, RMS),
+}
+TORCH_LAYERS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, nn.GroupNorm)
+
+
+@rule(*KINDS)
+def norm(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    function, names = KINDS[func]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    x: Tensor = given["input"]
+    by_row = "normalized_shape" in given
+    tag = _positions(tracker, func, x, x.dim() - len(given["normalized_shape"]) if by_row else None)
+    if tag is None:
+        return without_positions(tracker, x, func(*args, **kwargs))
+    averages = not by_row and bool(given.get("training", given.get("use_input_stats", True)))
+    if isinstance(tracker.module, TORCH_LAYERS) or (by_row and isinstance(tracker.module, (nn.LayerNorm, nn.RMSNorm))):
+        if averages:
+            tracker.notes.not_converted[tracker.module] = None
+        result = func(*args, **kwargs)
+        tracker.set(result, tag.having(Padding.ANY))
+        return result
+    given.pop("cudnn_enabled", None)
+    axis = 1 if by_row else 2
+    extent = tag.extents.get(axis)
+    if (
+        tag.batch == 0
+        and x.dim() == 3
+        and len(tag.extents) == 1
+        and extent is not None
+        and not isinstance(extent, Gaps)
+    ):
+        result = function(**given, lengths=tracker.lengths_on(extent, x.device))
+    else:
+        result = function(**given, valid=~tracker.mask(tag, x.device))
+    tracker.set(result, tag.having(Padding.ZERO))
+    return result
+
+
+def _positions(tracker: Tracker, func: Any, x: Tensor, first: int | None) -> Tag | None:
+    """The tag; positions of an input are between batch and channels, or behind both. None if there are none."""
+    found = tracker.look(x)
+    if found is FRESH:
+        axes = set(range(2, x.dim()) if first is None else range(1, first))
+        found = (tracker.positions(x, axes, func) or MADE) if axes and len(x) != 1 else MADE
+    if isinstance(found, Lost):
+        raise tracker.lost_error(x, found, func)
+    if not isinstance(found, Tag) or not found.is_ragged:
+        return None
+    if first is not None and any(factor.role is not None for axis in found.axes[first:] for factor in axis):
+        raise ValueError(
+            f"padded: {tracker.place(func)} normalizes over the batch or positions of {tuple(x.shape)}, so a sequence "
+            "alone does not fit it. Normalize over channels only."
+        )
+    return found

@@ -1,0 +1,68 @@
+"""Rules for recurrent layers: sequences are packed, so that no step reads padding.
+
+Outputs of a layer in one direction would be right without it. Those of the other direction, and the last states, would
+not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from truenorm.torch.tracking.registry import rule
+from truenorm.torch.tracking.tag import Lost, Padding, Tag, make_tag
+from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+
+
+@rule(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+def recurrent(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """(x, states, weights, bias, layers, dropout, training, bidirectional, batch_first)"""
+    x = args[0]
+    if len(args) != 9 or kwargs or not isinstance(args[8], bool):  # packed already
+        return tracker.call_unknown(func, args, kwargs)
+    batch_first = args[8]
+    found = tracker.look(x)
+    if found is FRESH and x.dim() == 3:
+        if not batch_first:
+            raise ValueError(
+                f"padded: {tracker.place(func)} reads the model's input {tuple(x.shape)} with the batch on axis 1. "
+                "Pass batch_first data, or declare it before: tracked.follow(x.transpose(0, 1), along=1)."
+            )
+        found = tracker.positions(x, {1}, func) or MADE
+    if isinstance(found, Lost):
+        raise tracker.lost_error(x, found, func)
+    if not isinstance(found, Tag) or not found.is_ragged:
+        result = func(*args)
+        tracker.set(result, MADE)
+        return result
+    batch, axis = (0, 1) if batch_first else (1, 0)
+    if found.batch != batch or set(found.lengths) != {axis}:
+        raise ValueError(
+            f"padded: {tracker.place(func)} reads {'(b, t, c)' if batch_first else '(t, b, c)'} with the valid "
+            f"positions first, got {tuple(x.shape)} with the batch on axis {found.batch} and positions on "
+            f"{sorted(found.extents)}."
+        )
+    lengths = found.lengths[axis]
+    # A packed sequence has at least one step: an empty one reads a zero, and its output is padding.
+    steps = torch.tensor([max(1, one) for one in lengths])
+    packed = pack_padded_sequence(tracker.fill(x, found), steps, batch_first=batch_first, enforce_sorted=False)
+    states = args[1] if isinstance(args[1], (tuple, list)) else (args[1],)
+    order, back = packed.sorted_indices, packed.unsorted_indices
+    sorted_states: Any = [one.index_select(1, order) for one in states]
+    data, *last = func(
+        packed.data,
+        packed.batch_sizes,
+        sorted_states if isinstance(args[1], (tuple, list)) else sorted_states[0],
+        *args[2:8],
+    )
+    repacked = PackedSequence(data, packed.batch_sizes, order, back)
+    output: Tensor = pad_packed_sequence(repacked, batch_first=batch_first, total_length=x.shape[axis])[0]
+    last = [one.index_select(1, back) for one in last]
+    padding = Padding.ZERO if min(lengths, default=0) > 0 else Padding.FINITE
+    tracker.set(output, make_tag(output.shape, batch, {axis: lengths}, padding))
+    for one in last:
+        tracker.set(one, make_tag(one.shape, 1, {}))
+    return (output, *last)
