@@ -6,6 +6,7 @@ handle. tests/torch/test_compat.py removes them one by one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -50,6 +51,11 @@ _saved_tensor_hooks: Callable[[bool], Any] = _private("_autograd._top_saved_tens
 def saved_tensors_are_hooked() -> bool:
     """Whether hooks are active on the tensors that autograd saves, as inside most checkpoints."""
     return _saved_tensor_hooks(False) is not None
+
+
+def compiler_is_loaded() -> bool:
+    """Whether torch.compile may have been used."""
+    return "torch._dynamo" in sys.modules
 
 
 def is_tracing() -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, cast
 
 import torch
 import torch.utils.checkpoint
@@ -16,6 +17,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from truenorm.torch import _compat
 from truenorm.torch._compat import backward_pass, saved_tensors_are_hooked
 from truenorm.torch.tracking import layers
 from truenorm.torch.tracking.tracker import Tracker
@@ -41,25 +43,30 @@ class Activation:
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
-        self._mode: Any = _TrackingMode(tracker)
+        self._contexts = ExitStack()
 
     def __enter__(self) -> Tracker:
-        _install_hooks()
-        try:
-            self._mode.__enter__()
-        except BaseException:
-            _remove_hooks()
-            raise
-        active.trackers.append(self.tracker)
+        with ExitStack() as contexts:
+            contexts.callback(self.tracker.close)
+            contexts.enter_context(_run_compiled_code_eagerly())
+            _install_hooks()
+            contexts.callback(_remove_hooks)
+            contexts.enter_context(cast("Any", _TrackingMode(self.tracker)))
+            active.trackers.append(self.tracker)
+            contexts.callback(active.trackers.remove, self.tracker)
+            self._contexts = contexts.pop_all()
         return self.tracker
 
     def __exit__(self, *error: Any) -> None:
-        active.trackers.remove(self.tracker)
-        try:
-            self._mode.__exit__(*error)
-        finally:
-            _remove_hooks()
-            self.tracker.close()
+        self._contexts.__exit__(*error)
+
+
+def _run_compiled_code_eagerly() -> AbstractContextManager[Any]:
+    """A compiled graph was made without lengths. Inside, compiled models run as they are written."""
+    if not _compat.compiler_is_loaded():  # nothing was compiled, and importing it takes seconds
+        return nullcontext()
+    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return eager
 
 
 class _TrackingMode(TorchFunctionMode):

@@ -41,10 +41,10 @@ def after(tracker: Tracker, module: nn.Module, args: tuple[Any, ...], output: An
         if pending is not None and output is not None:
             pending(output)
     elif tracker.paused is None and isinstance(output, Tensor) and output not in tracker.states:
-        # Made by a function that no mode sees, such as torch.autograd.Function.apply.
+        # Made by a function that no mode sees, such as torch.from_numpy.
         states = [tracker.look(one) for one in tensors_in(args)]
         if any(isinstance(one, (Tag, Lost)) for one in states):
-            tracker.lose(output, type(module).__name__, "a function of your own")
+            tracker.lose(output, type(module).__name__, "not a function of torch")
 
 
 # ---- norms ----

@@ -24,7 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from truenorm.torch.tracking.registry import RULES
 from truenorm.torch.tracking.report import Notes
-from truenorm.torch.tracking.tag import Extent, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
+from truenorm.torch.tracking.tag import Extent, Factor, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
 
 
 class Untagged(Enum):
@@ -70,7 +70,7 @@ class Tracker:
         from truenorm.torch.tracking.arguments import axes_of, extents_of
 
         if lengths is None:
-            self.set(x, MADE)
+            self.set(x, Tag(tuple((Factor(size),) for size in x.shape)))
             return x
         given = self.extents if isinstance(lengths, tuple) and not lengths else extents_of(lengths, None)[0]
         axes = axes_of("follow", along, x.dim(), len(given))
