@@ -1,12 +1,14 @@
 """`padded`: a context that follows the lengths of sequences through a model and keeps padding out of it."""
 
 from truenorm.torch.tracking import (  # noqa: F401 - each registers its rules
+    attention,
     convolution,
     elementwise,
     normalization,
     pooling,
     positions,
     recurrent,
+    reduction,
     shapes,
 )
 from truenorm.torch.tracking.context import padded

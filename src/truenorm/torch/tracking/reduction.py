@@ -1,0 +1,193 @@
+"""Rules for functions that reduce axes: sums, means, maxima, norms.
+
+Over positions, padding is replaced by what the function ignores (0 in a sum, -inf in a maximum), and a mean divides by
+the number of valid values. Over other axes each position is computed by itself. Over the sequences as well, the result
+is over all valid values of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from truenorm.torch.tracking.elementwise import elementwise
+from truenorm.torch.tracking.registry import named, rule
+from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Tag
+from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+LOWEST, HIGHEST = -math.inf, math.inf
+# What each function ignores.
+NEUTRAL: dict[str, float] = {
+    "sum": 0.0, "nansum": 0.0, "prod": 1.0, "max": LOWEST, "amax": LOWEST, "argmax": LOWEST, "logsumexp": LOWEST,
+    "min": HIGHEST, "amin": HIGHEST, "argmin": HIGHEST, "any": 0.0, "all": 1.0, "count_nonzero": 0.0, "norm": 0.0,
+    "vector_norm": 0.0, "mean": 0.0, "var": 0.0, "std": 0.0,
+}  # fmt: skip
+# Zeros in the padding of other axes stay zeros.
+KEEP_ZERO = {"sum", "nansum", "prod", "mean", "max", "amax", "min", "amin", "norm", "vector_norm", "var", "std"}
+SECOND_IS_DIM = {name for name in NEUTRAL if name not in ("norm", "vector_norm", "var", "std")}
+
+ONE_AXIS = {"max", "min", "argmax", "argmin", "prod"}  # or all of them
+
+FUNCTIONS = [*named(" ".join(NEUTRAL)), torch.linalg.vector_norm]
+
+
+@rule(*FUNCTIONS)
+def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    name = func.__name__.removeprefix("linalg_")
+    x: Tensor = args[0] if args else kwargs["input"] if "input" in kwargs else kwargs["x"]
+    if (len(args) > 1 and isinstance(args[1], Tensor)) or isinstance(kwargs.get("other"), Tensor):
+        return elementwise_of_two(tracker, func, args, kwargs)
+    found = tracker.look(x)
+    if not isinstance(found, Tag):
+        result = func(*args, **kwargs)
+        return _without_tag(tracker, func, x, found, result)
+    rest, options = _options(name, args[1:], {key: one for key, one in kwargs.items() if key not in ("input", "x")})
+    dims = _axes(options.get("dim"), x.dim())
+    keepdim = bool(options.get("keepdim", False))
+    if not found.is_ragged or not any(_has_role(found.axes[dim]) for dim in dims):
+        result = func(*args, **kwargs)
+        zero = found.padding is not Padding.ZERO or name in KEEP_ZERO
+        tracker.set(result, _reduced(found, dims, keepdim, found.padding if zero else Padding.FINITE))
+        return result
+    why = _refusal(found, dims)
+    if why is not None:
+        return tracker.lose(func(*args, **kwargs), func, why)
+    result = _masked(tracker, name, func, x, found, dims, rest, options)
+    tag = _reduced(found, dims, keepdim, Padding.ANY)
+    tracker.set(result, tag)
+    return result
+
+
+def elementwise_of_two(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """torch.max(x, y) and torch.min(x, y)."""
+    return elementwise(tracker, torch.maximum if func.__name__ == "max" else torch.minimum, args, kwargs)
+
+
+def _without_tag(tracker: Tracker, func: Any, x: Tensor, found: Any, result: Any) -> Any:
+    """An input of the model whose positions are not known yet: a sum over them would be wrong without a trace."""
+    if found is FRESH and x.is_floating_point() and x.dim() > 1:
+        return tracker.lose(result, func, "of an input whose positions are not known: pass along= to padded")
+    tracker.set(result, found if isinstance(found, Lost) else MADE)
+    return result
+
+
+# ---- arguments ----
+
+
+def _options(name: str, rest: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Positional arguments that are not options, and all options under one name each."""
+    options = dict(kwargs)
+    if "axis" in options:
+        options["dim"] = options.pop("axis")
+    if name in SECOND_IS_DIM:
+        options |= dict(zip(("dim", "keepdim"), rest, strict=False))
+        return (), options
+    if name in ("norm", "vector_norm"):
+        order, *rest_of = rest or (options.pop("p", options.pop("ord", 2)),)
+        options |= dict(zip(("dim", "keepdim", "dtype"), rest_of, strict=False))
+        return (order,), options
+    if rest and isinstance(rest[0], bool):  # var(unbiased)
+        options["correction"] = int(rest[0])
+    else:
+        options |= dict(zip(("dim", "unbiased", "keepdim"), rest, strict=False))
+    if "unbiased" in options:
+        options["correction"] = int(options.pop("unbiased"))
+    return (), options
+
+
+def _axes(dim: Any, ndim: int) -> tuple[int, ...]:
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return tuple(range(ndim))
+    return tuple(one % ndim for one in ((dim,) if isinstance(dim, int) else dim))
+
+
+def _has_role(axis: Axis) -> bool:
+    return any(factor.role is not None for factor in axis)
+
+
+def _refusal(tag: Tag, dims: Sequence[int]) -> str | None:
+    """Why the reduction has no result with known positions."""
+    factors = [factor for i, axis in enumerate(tag.axes) if i not in dims for factor in axis]
+    merged = [axis for axis in tag.axes if len(axis) > 1 and _has_role(axis)]
+    over_batch = any(factor.role is BATCH for dim in dims for factor in tag.axes[dim])
+    left = any(factor.role is not None and factor.role is not BATCH for factor in factors)
+    if over_batch and left:
+        return "it mixes sequences at each position"
+    if merged and len(dims) < len(tag.axes):
+        return "positions share an axis with something else"
+    return None
+
+
+def _reduced(tag: Tag, dims: Sequence[int], keepdim: bool, padding: Padding) -> Any:
+    """The tag of the result; MADE if no sequence is left in it."""
+    axes = tuple((Factor(1),) if i in dims else axis for i, axis in enumerate(tag.axes) if keepdim or i not in dims)
+    return Tag(axes, padding) if any(factor.role is BATCH for axis in axes for factor in axis) else MADE
+
+
+# ---- values ----
+
+
+def _masked(
+    tracker: Tracker, name: str, func: Any, x: Tensor, tag: Tag, dims: tuple[int, ...], rest: Args, options: Kwargs
+) -> Any:
+    """The reduction over valid values."""
+    filled = tracker.fill(x, tag, _neutral(name, x.dtype))
+    if name in ("mean", "var", "std"):
+        return _moments(tracker, name, x, filled, tag, dims, options)
+    options = {**options, "dim": dims[0] if len(dims) == 1 else dims}
+    if len(dims) == x.dim() and name in ONE_AXIS:
+        del options["dim"]
+        options.pop("keepdim", None)
+    return func(filled, *rest, **options)
+
+
+def _neutral(name: str, dtype: torch.dtype) -> float:
+    value = NEUTRAL[name]
+    if math.isinf(value) and not dtype.is_floating_point:
+        limits = torch.iinfo(dtype) if dtype != torch.bool else None
+        return float(value > 0) if limits is None else limits.min if value < 0 else limits.max
+    return value
+
+
+def _moments(
+    tracker: Tracker, name: str, x: Tensor, filled: Tensor, tag: Tag, dims: tuple[int, ...], options: Kwargs
+) -> Tensor:
+    """Mean, variance or deviation: divided by the number of valid values."""
+    keepdim = bool(options.get("keepdim", False))
+    dtype = options.get("dtype")
+    count = _count(tracker, tag, dims, x.device)
+    mean = filled.sum(dims, keepdim=True, dtype=dtype) / count.clamp(min=1)
+    if name != "mean":
+        correction = options.get("correction", 1)
+        deviation = tracker.fill(x - mean, tag.having(Padding.ANY))
+        mean = deviation.square().sum(dims, keepdim=True) / (count - (1 if correction is None else correction)).clamp(
+            min=0
+        )
+        mean = mean.sqrt() if name == "std" else mean
+    return mean if keepdim else mean.squeeze(dims)
+
+
+def _count(tracker: Tracker, tag: Tag, dims: tuple[int, ...], device: torch.device) -> Tensor:
+    """How many values each result is over, with axes of size 1: known from the lengths, without reading the mask."""
+    factors = [factor for dim in dims for factor in tag.axes[dim]]
+    per_sequence = torch.ones((), dtype=torch.int64, device=device)
+    for factor in factors:
+        if isinstance(factor.role, Gaps):
+            per_sequence = per_sequence * factor.role.valid.sum(1).to(device)
+        elif isinstance(factor.role, tuple):
+            per_sequence = per_sequence * tracker.lengths_on(factor.role, device)
+        elif factor.role is not BATCH:
+            per_sequence = per_sequence * factor.size
+    if any(factor.role is BATCH for factor in factors):
+        return per_sequence.sum().reshape([1] * len(tag.axes))
+    shape = [1] * len(tag.axes)
+    if tag.batch is not None:
+        shape[tag.batch] = -1
+    return per_sequence.reshape(shape)

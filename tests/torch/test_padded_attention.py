@@ -1,0 +1,154 @@
+"""Products over positions, softmax and attention inside `padded`: each sequence as if it were alone.
+
+The padding holds NaN, outputs and all gradients are compared (`tests/support/alone.py`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from alone import assert_as_alone
+from torch import nn
+from torch.nn import functional
+from torch_data import normal
+
+import truenorm.torch as tnt
+
+LENGTHS = [6, 2, 5]
+
+
+class Apply(nn.Module):
+    """A function of x (b, t, 4) and of two linear layers of it, as a model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        torch.manual_seed(1)
+        self.first, self.second = nn.Linear(4, 4).double(), nn.Linear(4, 4).double()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self.first(x), self.second(x), x)
+
+
+# Functions of q, k, x (b, t, 4) with an output (b, t, ...).
+KEEP_POSITIONS: dict[str, Callable[..., Any]] = {
+    "matmul, softmax, matmul": lambda q, k, x: (q @ k.mT).softmax(-1) @ x,
+    "bmm": lambda q, k, x: torch.bmm(functional.softmax(torch.bmm(q, k.mT), dim=-1, dtype=torch.float64), x),
+    "baddbmm": lambda q, k, x: torch.baddbmm(x, q, torch.bmm(k.mT, x)),
+    "einsum": lambda q, k, x: torch.einsum("bij,bjc->bic", torch.einsum("bic,bjc->bij", q, k).softmax(2), x),
+    "linear attention": lambda q, k, x: q @ (k.mT @ x),
+    "softmax of the keys over positions": lambda q, k, x: q @ (k.softmax(1).mT @ x),
+    "log_softmax over positions": lambda q, k, x: q.log_softmax(1),
+    "softmax over channels": lambda q, k, x: q.softmax(-1) * k,
+    "log_softmax over channels": lambda q, k, x: functional.log_softmax(q, 2) - k,
+    "scaled_dot_product_attention": lambda q, k, x: functional.scaled_dot_product_attention(q, k, x),
+    "attention, causal": lambda q, k, x: functional.scaled_dot_product_attention(q, k, x, is_causal=True),
+    "attention, keywords": lambda q, k, x: functional.scaled_dot_product_attention(query=q, key=k, value=x, scale=0.3),
+    "attention, boolean mask": lambda q, k, x: functional.scaled_dot_product_attention(
+        q, k, x, attn_mask=torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()
+    ),
+    "attention, additive mask": lambda q, k, x: functional.scaled_dot_product_attention(
+        q, k, x, attn_mask=torch.arange(k.shape[1]).double().sin().expand(q.shape[1], k.shape[1])
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEEP_POSITIONS)
+def test_functions_that_keep_positions(name: str) -> None:
+    model = Apply(KEEP_POSITIONS[name])
+    assert_as_alone(model, normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1)
+
+
+WITHOUT_POSITIONS: dict[str, Callable[..., Any]] = {
+    "a matrix for each sequence": lambda q, k, x: q.mT @ k,
+    "einsum": lambda q, k, x: torch.einsum("btc,btd->bcd", q, k),
+    "einsum of three": lambda q, k, x: torch.einsum("btc,btd,bte->bcde", q, k, x),
+    "a weighted sum": lambda q, k, x: torch.einsum("bt,btc->bc", q.mean(-1).softmax(1), x),
+    "learned queries": lambda q, k, x: functional.scaled_dot_product_attention(
+        torch.linspace(-1, 1, 8, dtype=torch.float64).reshape(1, 2, 4).expand(len(k), 2, 4), k, x
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHOUT_POSITIONS)
+def test_functions_that_sum_positions(name: str) -> None:
+    model = Apply(WITHOUT_POSITIONS[name])
+    assert_as_alone(model, normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_multihead_attention(training: bool, batch_first: bool) -> None:
+    """In evaluation torch has a fast path of its own; a mode keeps it from being taken."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = nn.Linear(4, 4)
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=batch_first)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.project(x)
+            x = x if batch_first else x.transpose(0, 1)
+            y: torch.Tensor = self.attention(x, x, x)[0]
+            return y if batch_first else y.transpose(0, 1)
+
+    torch.manual_seed(0)
+    model = Model().double().train(training)
+    assert_as_alone(model, normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float64])
+def test_multihead_attention_with_masks_of_its_own(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(4, 2, batch_first=True).double()
+
+    def attend(q: torch.Tensor, k: torch.Tensor, x: torch.Tensor) -> Any:
+        ignored = torch.arange(k.shape[1]).expand(len(k), -1) == 1
+        later = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).triu(1)
+        masks = [ignored, later]
+        if dtype.is_floating_point:
+            masks = [torch.zeros(one.shape, dtype=dtype).masked_fill(one, -1.5) for one in masks]
+        return layer(q, k, x, key_padding_mask=masks[0], attn_mask=masks[1], need_weights=False)[0]
+
+    assert_as_alone(Apply(attend), normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1)
+
+
+def test_a_transformer_encoder_layer() -> None:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).double()
+    tnt.convert(model)
+    for training in (True, False):
+        model.train(training)
+        assert_as_alone(model, normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1, along=1)
+
+
+EMPTY = {
+    "softmax": lambda q, k, x: (q @ k.mT).softmax(-1) @ x,
+    "scaled_dot_product_attention": lambda q, k, x: functional.scaled_dot_product_attention(q, k, x),
+    "multihead": lambda q, k, x: nn.MultiheadAttention(4, 2, bias=False, batch_first=True).double()(q, k, x)[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_sequence_gets_zeros(name: str) -> None:
+    x = normal(3, 6, 4, dtype=torch.float64)
+    x[1] = torch.nan
+    x.requires_grad_()
+    with tnt.padded(lengths=[6, 0, 5]):
+        y = Apply(EMPTY[name])(x)
+    y[[0, 2]].square().sum().backward()
+    assert bool(torch.isfinite(y[[0, 2], :5]).all())
+    assert not bool(y[1].any())
+    assert bool(torch.isfinite(x.grad).all())
+    assert not bool(x.grad[1].any())
+
+
+def test_sums_over_the_sequences_are_lost() -> None:
+    def mixed(q: torch.Tensor, k: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("btc,btd->tcd", q, k)
+
+    with tnt.padded(lengths=LENGTHS) as tracked:
+        Apply(mixed)(normal(3, 6, 4, dtype=torch.float64))
+    assert tracked.report.mixed == ("einsum in Apply (it sums over the sequences)",)
