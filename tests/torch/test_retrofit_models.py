@@ -1,0 +1,131 @@
+"""`convert` and `padded` on models of transformers: a sequence in a padded batch equals the same sequence alone.
+
+The oracle is the model as it was, without any padding: each sequence by itself, and where batch norm trains, all in
+lockstep (`tools/lockstep.py`).
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from fingerprint import fingerprint  # noqa: E402
+from tools.lockstep import run_in_lockstep  # noqa: E402
+from tools.retrofit_models import CASES, alone, difference, mask_of, with_padding  # noqa: E402
+
+import truenorm.torch as tnt  # noqa: E402
+
+QUICK = ("Wav2Vec2, group", "Wav2Vec2Conformer", "Hubert, batch norm")
+NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The models are too small for more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+PADDING = [(0, 0.0), (53, "random"), (30, "nan")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_before_padding_moves_the_valid_outputs(name: str) -> None:
+    """Otherwise the tests below would prove nothing."""
+    case = CASES[name]
+    model = case.build().eval()
+    x, lengths = case.batch()
+    wide = with_padding(x, lengths, 53, 0.0)
+    mask = mask_of(lengths, wide.shape[1]).long()
+    with torch.no_grad():
+        assert difference(case.call(model, wide, mask), alone(case, model, x, lengths)) > 1e-3
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_in_evaluation_each_sequence_is_what_it_is_alone(name: str, with_mask: bool) -> None:
+    case = CASES[name]
+    model = case.build().eval()
+    x, lengths = case.batch()
+    with torch.no_grad():
+        expected = alone(case, model, x, lengths)
+        tnt.convert(model)
+        for more, content in PADDING:
+            wide = with_padding(x, lengths, more, content)
+            mask = mask_of(lengths, wide.shape[1]).long() if with_mask else None
+            with case.padded():
+                found = case.call(model, wide, mask)
+            assert difference(found, expected) < 1e-5, (more, content)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_training_outputs_gradients_and_buffers_are_those_without_padding(name: str) -> None:
+    case = CASES[name]
+    oracle = case.build(torch.float64).train()
+    model = copy.deepcopy(oracle)
+    start = copy.deepcopy(oracle.state_dict())
+    x, lengths = case.batch(torch.float64)
+    parts = [x[i : i + 1, :n].clone().requires_grad_() for i, n in enumerate(lengths.tolist())]
+    expected = [one[0] for one in run_in_lockstep(oracle, parts, case.call)]
+    cotangents = [torch.randn_like(one) for one in expected]
+    sum((one * dy).sum() for one, dy in zip(expected, cotangents, strict=True)).backward()
+
+    tnt.convert(model)
+    for more, content in PADDING[:2]:
+        model.load_state_dict(start)
+        model.zero_grad()
+        wide = with_padding(x, lengths, more, content).requires_grad_()
+        with case.padded():
+            found = case.call(model, wide, mask_of(lengths, wide.shape[1]).long())
+        assert difference(found, expected) < 1e-7
+        sum((found[i, : len(dy)] * dy).sum() for i, dy in enumerate(cotangents)).backward()
+        for i, part in enumerate(parts):
+            torch.testing.assert_close(wide.grad[i, : part.shape[1]], part.grad[0], rtol=1e-6, atol=1e-8)
+            assert not wide.grad[i, part.shape[1] :].any()
+        for (key, one), two in zip(model.named_parameters(), oracle.parameters(), strict=True):
+            assert (one.grad is None) == (two.grad is None), key
+            if two.grad is not None:
+                torch.testing.assert_close(one.grad, two.grad, rtol=1e-6, atol=1e-7, msg=f"{key} differs")
+        for (key, one), two in zip(model.named_buffers(), oracle.buffers(), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9, msg=f"{key} differs")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_convert_and_revert_leave_the_model_as_it_was(name: str) -> None:
+    case = CASES[name]
+    model = case.build().train()
+    before, keys = fingerprint(model), list(model.state_dict())
+    report = tnt.convert(model)
+    assert report.changed
+    assert list(model.state_dict()) == keys
+    tnt.revert(model)
+    assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_few_training_steps_lower_the_loss(name: str) -> None:
+    case = CASES[name]
+    model: Any = case.build().train()
+    tnt.convert(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    x, lengths = case.batch()
+    with torch.no_grad():
+        frames = [len(one) for one in alone(case, case.build().eval(), x, lengths)]
+    losses = []
+    for _ in range(5):
+        with case.padded():
+            y = case.call(model, x, mask_of(lengths, x.shape[1]).long())
+        valid = mask_of(torch.tensor(frames), y.shape[1])
+        loss = (y - 1)[valid].square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.95 * losses[0]
