@@ -215,6 +215,7 @@ def test_squared_deviations_that_overflow_give_the_bias(name: str, weights: list
 )
 def test_statistics_of_values_that_are_not_finite_are_nan(values: list[float], dtype: type) -> None:
     for norm, shape in NORMS:
+        given: Any
         for given in ({}, {"sample_weight": np.ones(norm.view(shape).positions)}):
             moments = tn.measure(np.array(values, dtype).reshape(shape), norm, **given)
             assert np.isnan(moments.mean).all(), f"{norm}: mean {moments.mean}"

@@ -41,7 +41,8 @@ def test_invalid_elements_are_never_read(name: str, thin: int) -> None:
     garbage = rng.choice(GARBAGE, pattern.shape)
     for (kind, way), norm in every(itertools.product(found, norms), thin):
         assert way.valid is not None
-        what, valid, arguments = f"{norm}, {kind}", way.valid.reshape(pattern.shape), dict(way.arguments)
+        what, valid = f"{norm}, {kind}", way.valid.reshape(pattern.shape)
+        arguments: dict[str, Any] = dict(way.arguments)
         clean = run(np.where(valid, x, 0.0), np.where(valid, dy, 0.0), norm, **arguments, **parameters)
         assert np.isfinite(clean.y).all(), what
         assert not clean.y[~valid].any(), what

@@ -1,4 +1,4 @@
-"""The messages for x, valid, lengths, offsets and sample_weight, with their full texts."""
+"""The messages for x, valid, lengths, along, offsets, segments and sample_weight, with their full texts."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from errors import Call, assert_message, untested_raises
 
 import truenorm
-from truenorm.core import mask
+from truenorm.core import arrays, lengths, mask, packed
 
 # Untyped: most of these calls are wrong on purpose.
 tn: Any = truenorm
@@ -18,13 +18,18 @@ ROWS = np.zeros((5, 3))
 VALUE_ERRORS: list[tuple[Call, str]] = [
     (
         lambda: tn.forward(X, tn.batch(), lengths=[2, 1], valid=X > 0),
-        "valid: pass only one of valid, lengths and offsets, got valid and lengths. "
-        "Each of them says which elements are valid.",
+        "valid: pass only one of valid, lengths, offsets and segments, got valid and lengths. "
+        "Each of them says which elements are valid, and to which sample they belong.",
     ),
     (
         lambda: tn.measure(X, tn.batch(), valid=X > 0, lengths=[2, 1], offsets=[0]),
-        "valid: pass only one of valid, lengths and offsets, got valid and lengths and offsets. "
-        "Each of them says which elements are valid.",
+        "valid: pass only one of valid, lengths, offsets and segments, got valid and lengths and offsets. "
+        "Each of them says which elements are valid, and to which sample they belong.",
+    ),
+    (
+        lambda: tn.measure(ROWS, tn.batch(), segments=[0] * 5, offsets=[0, 5]),
+        "offsets: pass only one of valid, lengths, offsets and segments, got offsets and segments. "
+        "Each of them says which elements are valid, and to which sample they belong.",
     ),
     (
         lambda: tn.measure(X, tn.batch(), valid=np.ones((4, 2), bool)),
@@ -98,8 +103,48 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     ),
     (
         lambda: tn.measure(X[None], tn.batch(), lengths=[1]),
-        "lengths needs a batch axis b and a position axis t, but x of shape (1, 2, 4, 3) has the axes b, p1, p2, "
-        "c. Use valid= instead, or name the axes in the pattern.",
+        "lengths must be one vector for each position axis of x of shape (1, 2, 4, 3) (p1, p2), got one array. "
+        "Pass a tuple of vectors, or say with along= which axis it runs along, or use valid=.",
+    ),
+    (
+        lambda: tn.measure(X[None], "[b h w] c", lengths=np.array([[2], [4]])),
+        "lengths must be one vector for each position axis of x of shape (1, 2, 4, 3) (h, w), got one array. "
+        "Pass a tuple of vectors, or say with along= which axis it runs along, or use valid=.",
+    ),
+    (
+        lambda: tn.measure(X[None], "[b h w] c", lengths=([2],)),
+        "lengths must be one vector for each position axis of x of shape (1, 2, 4, 3) (h, w), got 1. "
+        "Pass one for each, or one with along=.",
+    ),
+    (
+        lambda: tn.measure(X[None], "[b h w] c", lengths=([2], [5])),
+        "lengths must be from 0 to 4, the size of axis w, got 5 at index 0. "
+        "If x was cropped or strided, pass the lengths after that.",
+    ),
+    (
+        lambda: tn.measure(X[None], "[b h w] c", lengths=[3], along="h"),
+        "lengths must be from 0 to 2, the size of axis h, got 3 at index 0. "
+        "If x was cropped or strided, pass the lengths after that.",
+    ),
+    (
+        lambda: tn.measure(X[None], "[b h w] c", lengths=([2], [4]), along="w"),
+        "along goes with one vector of lengths, got 2. Leave it out: they are one for each axis.",
+    ),
+    (
+        lambda: tn.measure(X, tn.batch(), valid=X > 0, along=1),
+        "along says which axis lengths run along, got no lengths. Pass lengths= with it.",
+    ),
+    *(
+        (
+            lambda along=along: tn.measure(X[None], "[b h w] c", lengths=[3], along=along),
+            "along must be a position axis of x, by number (1, 2) or by its name in the pattern (h, w), "
+            f"got {along!r}.",
+        )
+        for along in ("q", "b", "c", 0, 3, -1, -5, True, 1.0)
+    ),
+    (
+        lambda: tn.measure(X[None], tn.instance("second"), lengths=[3], along="w"),
+        "along must be a position axis of x, by number (2, 3) or by its name in the pattern (it has none), got 'w'.",
     ),
     (
         lambda: tn.measure(X, Norm("n [t] c"), lengths=[1, 2]),
@@ -107,8 +152,37 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "Use valid= instead, or name the axes in the pattern.",
     ),
     (
-        lambda: tn.measure(X, tn.batch(), offsets=[0, 2]),
-        "offsets needs packed x of shape (rows, c), got shape (2, 4, 3). For padded x pass lengths=.",
+        lambda: tn.measure(X, Norm("[b t] c"), offsets=[0, 2]),
+        "offsets needs packed x of shape (rows, c) or (1, rows, c), got shape (2, 4, 3). For padded x pass lengths=.",
+    ),
+    (
+        lambda: tn.measure(ROWS, Norm("b [t] h c"), segments=[0] * 5),
+        "segments needs packed x of shape (rows, h, c) or (1, rows, h, c), got shape (5, 3). "
+        "For padded x pass lengths=.",
+    ),
+    (
+        lambda: tn.measure(ROWS[0], tn.instance(), segments=[0] * 3),
+        "segments needs packed x of shape (rows, ..., c) or (1, rows, ..., c), got shape (3,). "
+        "For padded x pass lengths=.",
+    ),
+    *(
+        (
+            lambda norm=norm: tn.measure(ROWS, norm, segments=[0, 1]),
+            "segments must have the shape (5,), one id for each row of x of shape (5, 3), got (2,).",
+        )
+        for norm in (tn.batch(), tn.instance(), tn.layer())
+    ),
+    (
+        lambda: tn.measure(ROWS[None], tn.instance(), segments=[[0] * 5]),
+        "segments must have the shape (5,), one id for each row of x of shape (1, 5, 3), got (1, 5).",
+    ),
+    (
+        lambda: tn.measure(ROWS, tn.instance(), segments=[0.0] * 5),
+        "segments must hold integers, got dtype float64. A mask belongs in valid=.",
+    ),
+    (
+        lambda: tn.measure(ROWS, tn.batch(), segments=[True] * 5),
+        "segments must hold integers, got dtype bool. A mask belongs in valid=.",
     ),
     (
         lambda: tn.measure(ROWS, tn.batch(), offsets=[0, 3]),
@@ -131,34 +205,34 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "Pass the cumulative lengths with a 0 in front.",
     ),
     (
-        lambda: tn.measure(ROWS, Norm("[b h] c"), offsets=[0, 5]),
-        "offsets needs a pattern with the axes b, t and c only, got Norm('[b h] c'). "
-        "Packed rows have no other axes: pad x, and pass lengths= or valid=.",
+        lambda: tn.measure(ROWS, Norm("b [h w] c"), offsets=[0, 5]),
+        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('b [h w] c'). "
+        "Packed rows merge b and t: pad x, and pass lengths= or valid=.",
     ),
     (
-        lambda: tn.measure(ROWS, Norm("[b t h] c"), offsets=[0, 5]),
-        "offsets needs a pattern with the axes b, t and c only, got Norm('[b t h] c'). "
-        "Packed rows have no other axes: pad x, and pass lengths= or valid=.",
+        lambda: tn.measure(ROWS, Norm("[b] (t c)", sizes={"t": 1}), offsets=[0, 5]),
+        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('[b] (t c)', "
+        "sizes={'t': 1}). Packed rows merge b and t: pad x, and pass lengths= or valid=.",
     ),
     (
         lambda: tn.measure(ROWS, Norm("[t] c"), offsets=[0, 5]),
-        "offsets needs a pattern with the axes b, t and c only, got Norm('[t] c'). "
-        "Packed rows have no other axes: pad x, and pass lengths= or valid=.",
+        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('[t] c'). "
+        "Packed rows merge b and t: pad x, and pass lengths= or valid=.",
     ),
     (
-        lambda: tn.measure(ROWS, Norm("b t [c]", affine="c"), offsets=[0, 5]),
-        "offsets needs a pattern with the axes b, t and c only, got Norm('b t [c]', affine='c'). "
-        "Packed rows have no other axes: pad x, and pass lengths= or valid=.",
+        lambda: tn.measure(ROWS, Norm("b [t] c", affine="b c"), offsets=[0, 5]),
+        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('b [t] c', affine='b c'). "
+        "Packed rows merge b and t: pad x, and pass lengths= or valid=.",
     ),
     (
         lambda: tn.measure(ROWS, Norm("b [t]"), offsets=[0, 5]),
-        "offsets needs a pattern with the axes b, t and c only, got Norm('b [t]'). "
-        "Packed rows have no other axes: pad x, and pass lengths= or valid=.",
+        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('b [t]'). "
+        "Packed rows merge b and t: pad x, and pass lengths= or valid=.",
     ),
     (
         lambda: tn.measure(ROWS, Norm("b [c]"), offsets=[0, 5]),
-        "offsets needs a pattern with the axes b, t and c only, got Norm('b [c]'). "
-        "Packed rows have no other axes: pad x, and pass lengths= or valid=.",
+        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('b [c]'). "
+        "Packed rows merge b and t: pad x, and pass lengths= or valid=.",
     ),
     (
         lambda: tn.measure(ROWS, tn.instance(), offsets=[0, 2, 5], sample_weight=np.ones(4)),
@@ -180,17 +254,17 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
     (
         lambda: tn.measure(X, tn.batch(), valid=[[1, 1, 2, 2], [1, 3, 3, 0]]),
         "valid must hold booleans or the integers 0 and 1, got 2. "
-        "Segment ids are not a mask: pass valid=ids != 0 if 0 marks the padding.",
+        "Segment ids are not a mask: pass valid=ids != 0 if 0 marks the padding, or segments=ids for packed rows.",
     ),
     (
         lambda: tn.measure(X, tn.batch(), valid=[[1, 1, 1, 1], [1, 1, 0, -1]]),
         "valid must hold booleans or the integers 0 and 1, got -1. "
-        "Segment ids are not a mask: pass valid=ids != 0 if 0 marks the padding.",
+        "Segment ids are not a mask: pass valid=ids != 0 if 0 marks the padding, or segments=ids for packed rows.",
     ),
     (
         lambda: tn.measure(ROWS, tn.batch(), valid=np.array([0, 0, 1, 1, 2], np.uint8)),
         "valid must hold booleans or the integers 0 and 1, got 2. "
-        "Segment ids are not a mask: pass valid=ids != 0 if 0 marks the padding.",
+        "Segment ids are not a mask: pass valid=ids != 0 if 0 marks the padding, or segments=ids for packed rows.",
     ),
     (
         lambda: tn.measure(X, tn.batch(), valid=[4, 2]),
@@ -212,12 +286,17 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "lengths must have the shape (2,), one for each sample, got ().",
     ),
     (
-        lambda: tn.measure(X, tn.batch(), lengths=[[4, 4]]),
+        lambda: tn.measure(X, tn.batch(), lengths=np.array([[4, 4]])),
         "lengths must have the shape (2,), one for each sample, got (1, 2).",
     ),
     (
-        lambda: tn.measure(X, tn.batch(), lengths=[[4], [4]]),
+        lambda: tn.measure(X, tn.batch(), lengths=np.array([[4], [4]])),
         "lengths must have the shape (2,), one for each sample, got (2, 1). Pass lengths.squeeze(1).",
+    ),
+    (
+        lambda: tn.measure(X, tn.batch(), lengths=[[4], [4]]),
+        "lengths must be one vector for each position axis of x of shape (2, 4, 3) (t), got 2. "
+        "Pass one for each, or one with along=.",
     ),
     (
         lambda: tn.measure(X, tn.batch(), lengths=[4.0, 4.0]),
@@ -322,7 +401,7 @@ def test_wrong_types_of_a_mask_have_a_message(call: Call, text: str) -> None:
 
 
 def test_every_error_of_a_mask_is_in_the_tables() -> None:
-    assert not untested_raises((mask,), [call for call, *_ in VALUE_ERRORS + TYPE_ERRORS])
+    assert not untested_raises((arrays, lengths, mask, packed), [call for call, *_ in VALUE_ERRORS + TYPE_ERRORS])
 
 
 def test_integers_0_and_1_are_a_mask() -> None:

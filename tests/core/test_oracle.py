@@ -107,7 +107,7 @@ def split_axes(pattern: Pattern) -> list[int]:
 def test_parts_that_share_statistics_have_the_gradients_of_the_whole(name: str, thin: int) -> None:
     pattern, rng = PATTERNS[name], np.random.default_rng(10)
     x, dy = (draw(rng, pattern.shape) for draw in (offset_data, odd))
-    parameters = pattern.parameters(rng)
+    parameters: dict[str, Any] = pattern.parameters(rng)
     valid = rng.random(pattern.shape) < 0.6
     by_position = [1 if i == pattern.channel else size for i, size in enumerate(pattern.shape)]
     sample_weight = rng.choice([0.0, 0.5, 2.0], by_position)
@@ -120,7 +120,7 @@ def test_parts_that_share_statistics_have_the_gradients_of_the_whole(name: str, 
         # Cut at 1 and twice at 2: parts of different sizes, one of them empty.
         cuts = [slice(0, 1), slice(1, 2), slice(2, 2), slice(2, None)]
         places = [(*[slice(None)] * axis, cut) for cut in cuts]
-        parts = [{name: value[place] for name, value in arguments.items()} for place in places]
+        parts: list[Any] = [{name: value[place] for name, value in arguments.items()} for place in places]
         moments = tn.merge(*(tn.measure(x[place], norm, **part) for place, part in zip(places, parts, strict=True)))
         outs = [
             tn.forward(x[place], norm, **part, **parameters, padding="keep", moments=moments)

@@ -60,7 +60,7 @@ def test_segment_ids_are_no_mask() -> None:
     ids = torch.tensor([[1, 1, 2, 2], [1, 2, 0, 0]])
     message = (
         "valid: booleans, or the integers 0 and 1, got 2. "
-        "Segment ids are no mask: pass valid=ids > 0 if 0 stands for padding."
+        "Segment ids are no mask: pass valid=ids > 0 if 0 stands for padding, or segments=ids for packed rows."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         tnt.BatchNorm1d(3)(normal(2, 3, 4), valid=ids)

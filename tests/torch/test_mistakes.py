@@ -36,18 +36,52 @@ def test_mistakes_get_a_message_that_says_what_to_do() -> None:
             r"Pass valid\.bool\(\) for a mask of 0 and 1; weights go into sample_weight=\.$",
         ),
         ({"valid": torch.ones(2, 1, 1, 4, dtype=torch.bool)}, r"valid must have the shape \(2, 4\)"),
-        ({"valid": ones.bool(), "lengths": torch.tensor([4, 2])}, r"pass only one of valid, lengths and offsets"),
-        ({"offsets": torch.tensor([0, 2])}, r"offsets: x is packed, \(rows, c\), got shape \(2, 3, 4\)"),
+        (
+            {"valid": ones.bool(), "lengths": torch.tensor([4, 2])},
+            r"pass only one of valid, lengths, offsets and segments",
+        ),
+        (
+            {"segments": torch.tensor([0, 2]), "lengths": torch.tensor([4, 2])},
+            r"^lengths: pass only one of valid, lengths, offsets and segments, got lengths and segments\.",
+        ),
+        ({"offsets": torch.tensor([0, 2])}, r"^x: as many channels as the layer has, 3, got 4\.$"),
+        (
+            {"segments": torch.tensor([0, 2, 1])},
+            r"^segments must have the shape \(2,\), one id for each row of x of shape \(2, 3, 4\), got \(3,\)\.$",
+        ),
+        (
+            {"segments": torch.ones(2)},
+            r"^segments must hold integers, got dtype torch\.float32\. A mask belongs in valid=\.$",
+        ),
+        (
+            {"lengths": torch.tensor([[4, 2], [1, 2]])},
+            r"^lengths: the shape \(b,\), got \(2, 2\)\. For several axes pass a tuple of vectors\.$",
+        ),
+        (
+            {"lengths": (torch.tensor([4, 2]), torch.tensor([1]))},
+            r"^lengths: vectors of the shape \(b,\), one for each position axis, got \(2,\), \(1,\)\.$",
+        ),
+        (
+            {"lengths": (torch.tensor([4, 2]), torch.tensor([1, 1]))},
+            r"^lengths must be one vector for each position axis of x of shape \(2, 3, 4\) \(t\), got 2\.",
+        ),
+        ({"along": 2}, r"^along says which axis lengths run along, got no lengths\. Pass lengths= with it\.$"),
+        (
+            {"lengths": torch.tensor([4, 2]), "along": 1},
+            r"^along must be a position axis of x, by number \(2\) or by its name in the pattern \(it has none\), got 1\.$",
+        ),
         ({"sample_weight": -ones}, r"sample_weight must be finite and >= 0, got -1"),
         ({"lengths": torch.tensor([4, 2], device="meta")}, r"lengths: on the device of x, cpu, got meta\. Move it"),
     ):
         with pytest.raises((ValueError, TypeError), match=words):
             layer(x, **told)
-    with pytest.raises(ValueError, match="lengths needs a batch axis b and a position axis t"):
+    with pytest.raises(ValueError, match=r"\(p2, p3\), got one array\. Pass a tuple of vectors, or say with along="):
         tnt.BatchNorm2d(3)(normal(2, 3, 4, 5), lengths=torch.tensor([4, 2]))
     nested = torch.nested.nested_tensor([normal(2, 3), normal(4, 3)], layout=torch.jagged)
     with pytest.raises(ValueError, match="lengths: not beside a nested tensor, which has lengths of its own"):
         layer(nested, lengths=torch.tensor([2, 4]))
+    with pytest.raises(ValueError, match="segments: not beside a nested tensor, which has lengths of its own"):
+        layer(nested, segments=torch.tensor([2, 4]))
     with pytest.raises(TypeError, match="x: a tensor, a nested tensor or a PackedSequence, got list"):
         layer([1.0, 2.0])  # type: ignore[type-var]
 
@@ -256,9 +290,16 @@ def test_torch_jit_trace_records_operators_of_torch() -> None:
             torch.testing.assert_close(traced(2 * x), layer(2 * x))
 
 
-def test_packed_rows_of_another_rank_are_refused_by_every_layer() -> None:
-    for layer in (tnt.GroupNorm(2, 8), tnt.InstanceNorm1d(8), tnt.BatchNorm1d(8), tnt.LayerNorm(5)):
-        with pytest.raises(ValueError, match=r"offsets: x is packed, \(rows, c\), got shape \(2, 8, 5\)\."):
+def test_padded_x_with_offsets_is_refused_by_every_layer() -> None:
+    # (2, 8, 5) has 2 packed rows, 8 heads and 5 channels.
+    for layer, words in (
+        (tnt.GroupNorm(2, 8), r"num_groups: divides the channels of x, got 2 for 5\."),
+        (tnt.InstanceNorm1d(8), r"expected input's size at dim=1 to match num_features \(8\), but got: 5\."),
+        (tnt.BatchNorm1d(8), r"x: as many channels as the layer has, 8, got 5\."),
+        (tnt.LayerNorm(5), r"offsets must rise from 0 to 2, the number of rows of x, got \[7, 1\]\."),
+        (tnt.Normalize("b [t] c", 5), r"offsets needs packed x of shape \(rows, c\) or \(1, rows, c\), got shape"),
+    ):
+        with pytest.raises(ValueError, match=words):
             layer(normal(2, 8, 5), offsets=torch.tensor([7, 1]))
     with pytest.raises(ValueError, match=r"num_groups: divides the channels of x, got 2 for 3\."):
         tnt.functional.group_norm(normal(2, 3, 4), 2, lengths=torch.tensor([4, 1]))

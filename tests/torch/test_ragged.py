@@ -1,6 +1,6 @@
 """Ragged data in every form, on every layer: what torch's layers give for the real values alone.
 
-A form writes the same sequences as padded + `lengths`, padded + `valid`, packed + `offsets`, jagged, or a
+A form writes the same sequences as padded + `lengths`, padded + `valid`, packed + `offsets` or `segments`, jagged, or a
 PackedSequence. Padding holds NaN, and the cotangent there is odd: neither may reach anything.
 """
 
@@ -60,18 +60,34 @@ class Form:
         self.name, self.last = name, last
         self.offsets = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0)])
         self.order = torch.argsort(torch.tensor(LENGTHS), descending=True)
+        # Ids with gaps, in no order, and the rows of all sequences mixed.
+        self.mixed = torch.randperm(sum(LENGTHS), generator=torch.Generator().manual_seed(3))
+        self.ids = torch.tensor([7, -2, 40, 3]).repeat_interleave(torch.tensor(LENGTHS))
 
     def write(self, parts: list[Any], junk: Any = JUNK, extent: int = 7) -> tuple[Any, dict[str, Any]]:
         match self.name:
-            case "lengths" | "valid" | "valid of full rank":
+            case "lengths" | "one vector of lengths" | "valid" | "valid of full rank" | "left padding":
                 x = padded(parts, junk, extent)
                 valid = torch.arange(extent) < torch.tensor(LENGTHS)[:, None]
+                if self.name == "left padding":
+                    x = torch.stack([one.roll(extent - n, 0) for one, n in zip(x, LENGTHS, strict=True)])
+                    valid = valid.flip(1)
                 x = x if self.last else x.transpose(1, 2).contiguous()
                 if self.name == "valid of full rank":
                     return x, {"valid": valid[:, :, None] if self.last else valid[:, None, :]}
+                if self.name == "one vector of lengths":  # for each of the position axes, of which there is one
+                    return x, {"lengths": (torch.tensor(LENGTHS),)}
                 return x, {"lengths": torch.tensor(LENGTHS)} if self.name == "lengths" else {"valid": valid}
             case "offsets":
                 return torch.cat(parts), {"offsets": self.offsets}
+            case "offsets, (1, rows, c)":
+                return torch.cat(parts)[None], {"offsets": self.offsets}
+            case "segments":
+                return torch.cat(parts)[self.mixed], {"segments": self.ids[self.mixed]}
+            case "segments, sorted":
+                return torch.cat(parts), {"segments": torch.arange(4).repeat_interleave(torch.tensor(LENGTHS))}
+            case "segments, (1, rows, c)":
+                return torch.cat(parts)[self.mixed][None], {"segments": self.ids[self.mixed].int()}
             case "jagged":
                 return torch.nested.as_nested_tensor(parts, layout=torch.jagged), {}
             case "jagged, channels second":
@@ -81,10 +97,18 @@ class Form:
 
     def read(self, y: Any) -> list[Any]:
         match self.name:
-            case "lengths" | "valid" | "valid of full rank":
+            case "lengths" | "one vector of lengths" | "valid" | "valid of full rank":
                 return cut(y if self.last else y.transpose(1, 2))
-            case "offsets":
+            case "left padding":
+                y = y if self.last else y.transpose(1, 2)
+                return [one[len(one) - n :] for one, n in zip(y, LENGTHS, strict=True)]
+            case "offsets" | "segments, sorted":
                 return list(y.split(LENGTHS))
+            case "offsets, (1, rows, c)":
+                return list(y[0].split(LENGTHS))
+            case "segments" | "segments, (1, rows, c)":
+                rows = y.reshape(-1, CHANNELS)
+                return list(rows[torch.argsort(self.mixed)].split(LENGTHS))
             case "jagged":
                 return list(y.unbind())
             case "jagged, channels second":
@@ -95,7 +119,21 @@ class Form:
                 return cut(filled)
 
 
-FORMS = ("lengths", "valid", "valid of full rank", "offsets", "jagged", "jagged, channels second", "packed sequence")
+FORMS = (
+    "lengths",
+    "one vector of lengths",
+    "valid",
+    "valid of full rank",
+    "left padding",
+    "offsets",
+    "offsets, (1, rows, c)",
+    "segments",
+    "segments, sorted",
+    "segments, (1, rows, c)",
+    "jagged",
+    "jagged, channels second",
+    "packed sequence",
+)
 
 
 def made(name: str, dtype: Any, training: bool, kit: Any = tnt) -> Any:
@@ -186,7 +224,7 @@ def test_every_form_gives_what_torch_gives_for_the_real_values(name: str, form: 
 @pytest.mark.parametrize("name", LAYERS)
 def test_low_precision_is_right_to_its_rounding(name: str, dtype: Any) -> None:
     rounded = [part.to(dtype).double() for part in sequences(torch.float64)]
-    for form in ("lengths", "offsets"):
+    for form in ("lengths", "offsets", "segments"):
         layer, wide = made(name, dtype, True), made(name, torch.float64, True)
         kept = Form(form, name in LAST)
         x, told = kept.write([part.to(dtype) for part in rounded])

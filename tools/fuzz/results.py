@@ -82,7 +82,7 @@ class Case:
     values: str
     x: Array
     dy: Array
-    ragged: dict[str, Array]
+    ragged: dict[str, Any]
     parameters: dict[str, Array]
     padding: Any
     given: tn.Moments | None

@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 
 from numpy.typing import ArrayLike, NDArray
 
-from truenorm.core.mask import Floats, MaskedInput, as_array, float_dtype
+from truenorm.core.arrays import Floats, as_array, float_dtype
+from truenorm.core.mask import MaskedInput
 from truenorm.core.moments import Moments
 from truenorm.core.norm import Norm, as_norm
 

@@ -19,12 +19,14 @@ this order has to be transposed once: see `order`. The indexing is written out i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import count
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from truenorm.core.pattern import ELLIPSIS, PatternAxis, PatternError
+from truenorm.core.pattern import ELLIPSIS, PatternAxis, PatternError, Piece
 
 if TYPE_CHECKING:
     from truenorm.core.norm import Norm
@@ -97,6 +99,19 @@ class Layout:
     def find(self, name: str) -> int | None:
         """The axis of this name."""
         return next((i for i, axis in enumerate(self.axes) if axis.name == name), None)
+
+    @cached_property
+    def position_axes(self) -> tuple[int, ...]:
+        """The axes besides the batch axis b and the channel axis."""
+        return tuple(i for i, axis in enumerate(self.axes) if axis.source != self.channel and axis.name != "b")
+
+    @cached_property
+    def ragged_axis(self) -> int | None:
+        """The axis that `lengths` run along: t, or the only position axis besides b. None if that is not clear."""
+        t = self.find("t")
+        if t is None and self.find("b") is not None and len(self.position_axes) == 1:
+            return self.position_axes[0]
+        return t
 
     def spread(self, shape: Shape) -> Shape:
         """The split shape of an array with x's rank whose axes are x's or 1."""
@@ -177,10 +192,21 @@ def layout_of(norm: Norm, shape: Shape) -> Layout:
     return Layout(shape, tuple(axes), channel, weight_shape or None)
 
 
+def write_out(norm: Norm, rank: int) -> tuple[PatternAxis, ...]:
+    """The axes of a pattern for x of this rank, with names for those that '...' stands for."""
+    hidden = rank - sum(not axis.hidden for axis in norm.axes)
+    written = [axis for axis in norm.axes for _ in range(hidden if axis.hidden else 1)]
+    channel = next((i for i, axis in enumerate(written) if axis is norm.channel), None)
+    return tuple(
+        replace(axis, pieces=(Piece(name, axis.pieces[0].reduced),)) if name else axis
+        for axis, name in zip(written, _names_of_hidden(norm, written, channel), strict=True)
+    )
+
+
 def _names_of_hidden(norm: Norm, written: list[PatternAxis], channel: int | None) -> list[str]:
     """Names for the axes of '...': b is the first axis, t the only other position axis."""
     taken = {piece.name: axis for axis in norm.axes for piece in axis.pieces}
-    spare = [f"p{i}" if f"p{i}" not in taken else f"...{i}" for i in range(len(written))]
+    spare = [next(name for name in _spare_names(i) if name not in taken) for i in range(len(written))]
     names = [spare[i] if axis.hidden else "" for i, axis in enumerate(written)]
     if names and names[0] and "b" not in taken:
         names[0] = "b"
@@ -188,6 +214,11 @@ def _names_of_hidden(norm: Norm, written: list[PatternAxis], channel: int | None
     if len(others) == 1 and names[others[0]] and "t" not in taken:
         names[others[0]] = "t"
     return names
+
+
+def _spare_names(i: int) -> Iterator[str]:
+    """p1, p_1, p__1, ... for axis 1."""
+    return (f"p{'_' * extra}{i}" for extra in count())
 
 
 def _piece_sizes(norm: Norm, axis: PatternAxis, size: int) -> list[int]:

@@ -1,11 +1,12 @@
 """Which elements are valid: select first, then compute.
 
-Four arguments describe it, and all become a `MaskedInput`: x in float64 with its composed axes split, exactly 0
-wherever an element is not valid, and two arrays that broadcast against it.
+Five arguments describe it, at most one of the first four, and all become a `MaskedInput`: x in float64 with its
+composed axes split, exactly 0 wherever an element is not valid, and two arrays that broadcast against it.
 
     valid=          booleans: x without its channel axis, or the rank of x. Rank decides, never size
-    lengths=        (b,): the first lengths[b] positions t of sample b
-    offsets=        x is packed (rows, c): sample i is the rows offsets[i] to offsets[i+1]
+    lengths=        (b,): the first lengths[b] positions of sample b; several vectors, or along=: see `lengths.py`
+    offsets=        x is packed (rows, c): sample i is the rows offsets[i] to offsets[i+1]; see `packed.py`
+    segments=       x is packed, and rows with the same id are one sample
     sample_weight=  how often a position counts in the statistics; 0 leaves it out but still normalises it
 
 Elements are selected with `where` before any arithmetic. Multiplying by a mask would not do: NaN * 0 is NaN.
@@ -13,7 +14,6 @@ Elements are selected with `where` before any arithmetic. Multiplying by a mask 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -21,10 +21,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from truenorm.core.layout import Layout
+from truenorm.core.arrays import Floats, as_array, as_floats, float_dtype
+from truenorm.core.layout import Layout, Shape
+from truenorm.core.lengths import LengthsLike, check_lengths, mask_of_lengths, norm_along
 from truenorm.core.norm import Norm, as_norm
+from truenorm.core.packed import check_offsets, check_rows, order_by_segment, packed_norm, pad
 
-Floats = NDArray[np.floating[Any]]
 Arrays = TypeVar("Arrays", bound=Any)  # NumPy's, or torch's
 
 
@@ -37,8 +39,9 @@ class MaskedInput:
     source: NDArray[Any]  # x as it was given: of layout.shape, or packed rows
     dtype: np.dtype[Any]  # of the results
     mask: NDArray[np.bool_] | None = None  # valid=, with the rank of layout.split
-    lengths: NDArray[np.int64] | None = None
+    lengths: NDArray[np.int64] | None = None  # (b,), along layout.ragged_axis
     offsets: NDArray[np.int64] | None = None  # of packed rows, which are padded to layout.shape
+    order: NDArray[np.int64] | None = None  # the rows of source, sample by sample; None if they are
     weights: Floats | None = None  # sample_weight=, with the rank of layout.split
 
     @property
@@ -57,8 +60,8 @@ class MaskedInput:
     def valid(self) -> NDArray[np.bool_] | None:
         """Which elements are valid; broadcasts against x. None: all of them."""
         if self.rows is not None:
-            return self.rows.reshape(self.layout.spread((*self.rows.shape, 1)))
-        return self.mask if self.lengths is None else _mask_of_lengths(self.layout, self.lengths)
+            return self.rows.reshape(self.layout.spread((*self.rows.shape, *[1] * (len(self.layout.shape) - 2))))
+        return self.mask if self.lengths is None else mask_of_lengths(self.layout, self.lengths)
 
     @cached_property
     def x(self) -> Floats:
@@ -72,8 +75,24 @@ class MaskedInput:
 
     def arrange(self, values: ArrayLike, *, like: str = "dy") -> Floats:
         """An array with the shape of x, arranged like `x`: layout.split, 0 where not valid."""
-        values = _pad(as_floats(self.same_shape(values, like), like), self.rows).reshape(self.layout.split)
+        values = self.to_packed(as_floats(self.same_shape(values, like), like))
+        values = (values if self.rows is None else pad(values, self.rows)).reshape(self.layout.split)
         return values if self.valid is None else np.where(self.valid, values, 0.0)
+
+    def to_packed(self, values: NDArray[Any]) -> NDArray[Any]:
+        """An array with the shape of x as packed rows, sample by sample; as it is if there are no offsets."""
+        if self.offsets is None:
+            return values
+        values = values.reshape(self.offsets[-1], *self.layout.shape[2:])
+        return values if self.order is None else values[self.order]
+
+    def from_packed(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The inverse of `to_packed`."""
+        if self.order is not None:
+            in_order = values.reshape(len(self.order), *self.layout.shape[2:])
+            values = np.empty_like(in_order)
+            values[self.order] = in_order
+        return values if values.shape == self.source.shape else values.reshape(self.source.shape)
 
     def same_shape(self, values: ArrayLike, like: str) -> NDArray[Any]:
         """An array that must have the shape of x."""
@@ -89,8 +108,8 @@ class MaskedInput:
             values = np.where(self.valid, values, 0.0)
         values = values.reshape(self.layout.shape)
         if self.rows is not None:
-            return values[self.rows].astype(self.dtype)  # packed rows are all valid
-        values = values.astype(self.dtype)
+            return self.from_packed(values[self.rows].astype(self.dtype))  # packed rows are all valid
+        values = self.from_packed(values.astype(self.dtype))
         if keep is None or self.valid is None:
             return values
         valid = np.broadcast_to(self.valid, self.layout.split).reshape(self.layout.shape)
@@ -103,39 +122,36 @@ def mask_input(
     norm: Norm | str,
     *,
     valid: ArrayLike | None = None,
-    lengths: ArrayLike | None = None,
+    lengths: LengthsLike | None = None,
     offsets: ArrayLike | None = None,
+    segments: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
+    along: int | str | None = None,
 ) -> MaskedInput:
-    """The one place where `valid`, `lengths`, `offsets` and `sample_weight` are read and checked."""
+    """The one place where `valid`, `lengths`, `offsets`, `segments` and `sample_weight` are read and checked."""
     norm = as_norm(norm)
     source = as_array(x, "x")
     dtype = float_dtype(source, "x")
-    if valid is None and lengths is None and offsets is None and sample_weight is None:
-        return MaskedInput(norm, norm.view(source.shape), source, dtype)
-    named = {"valid": valid, "lengths": lengths, "offsets": offsets}
+    named = {"valid": valid, "lengths": lengths, "offsets": offsets, "segments": segments}
     given = [name for name, value in named.items() if value is not None]
-    if len(given) > 1:
-        raise ValueError(
-            f"{given[0]}: pass only one of valid, lengths and offsets, got {' and '.join(given)}. "
-            "Each of them says which elements are valid."
-        )
-    shape, bounds = source.shape, None
-    if offsets is not None:
-        norm, bounds = _check_offsets(norm, shape, offsets)
-        shape = shape if bounds is None else (len(bounds) - 1, int(np.diff(bounds).max(initial=0)), shape[1])
-    layout = norm.view(shape)
-    masked = MaskedInput(
-        norm,
-        layout,
-        source,
-        dtype,
-        mask=None if valid is None else _mask_of_valid(layout, valid),
-        lengths=None if lengths is None else _check_lengths(layout, lengths),
-        offsets=bounds,
-    )
+    if not given and sample_weight is None and along is None:
+        return MaskedInput(norm, norm.view(source.shape), source, dtype)
+    check_given(given, along)
+    if offsets is not None or segments is not None:
+        masked = _mask_rows(source, norm, dtype, offsets, segments)
+    else:
+        layout = norm.view(source.shape)
+        if along is not None:
+            norm = norm_along(norm, source.ndim, along)
+            layout = norm.view(source.shape)
+        masked = MaskedInput(norm, layout, source, dtype, mask=None if valid is None else _mask_of_valid(layout, valid))
+        if lengths is not None:
+            counts = check_lengths(layout, lengths, along)
+            several = counts.ndim > 1
+            masked.mask = mask_of_lengths(layout, counts) if several else None
+            masked.lengths = None if several else counts
     if sample_weight is not None:
-        masked = replace(masked, weights=_position_weights(layout, sample_weight, masked.rows))
+        masked = replace(masked, weights=_position_weights(masked, sample_weight))
         weights = np.asarray(masked.sample_weight)
         bad = ~(np.isfinite(weights) & (weights >= 0))
         if bad.any():
@@ -147,52 +163,34 @@ def mask_input(
     return masked
 
 
-def as_floats(values: ArrayLike, name: str) -> Floats:
-    """The values in float64, or wider where they are wider."""
-    array = as_array(values, name)
-    return array.astype(np.result_type(float_dtype(array, name), np.float64), copy=False)
+def check_given(given: list[str], along: int | str | None = None) -> None:
+    """Raises an error if arguments of these names cannot be given together."""
+    if len(given) > 1:
+        raise ValueError(
+            f"{given[0]}: pass only one of valid, lengths, offsets and segments, got {' and '.join(given)}. "
+            "Each of them says which elements are valid, and to which sample they belong."
+        )
+    if along is not None and given != ["lengths"]:
+        raise ValueError("along says which axis lengths run along, got no lengths. Pass lengths= with it.")
 
 
-def as_array(values: Any, name: str) -> NDArray[Any]:
-    """The values as an array. Every argument that is an array goes through here: masks of `numpy.ma` would be lost."""
-    if type(values) is np.ndarray:
-        return values
-    if not (type(values) is list and _NUMBERS.issuperset(map(type, values))):
-        refuse_masked(values, name)
-    return np.asarray(values)
-
-
-_NUMBERS = frozenset((int, float, bool))
-
-
-def refuse_masked(values: Any, name: str) -> None:
-    """Raises an error if the values are a masked array of NumPy, or a list that holds one."""
-    if _holds_masked_array(values):
-        fixes = {
-            "x": "Pass np.ma.getdata(x), valid=~np.ma.getmaskarray(x).",
-            "valid": "Pass np.ma.filled(valid, False).",
-            "sample_weight": "Pass np.ma.filled(sample_weight, 0).",
-        }
-        fix = fixes.get(name, f"Its mask would be lost: pass np.ma.getdata({name}).")
-        raise TypeError(f"{name} must be a plain array, got a masked array. {fix}")
-
-
-def _holds_masked_array(values: Any) -> bool:
-    if isinstance(values, list | tuple):
-        return any(map(_holds_masked_array, values))
-    return isinstance(values, np.ma.MaskedArray)
-
-
-def float_dtype(values: NDArray[Any], name: str) -> np.dtype[Any]:
-    """The dtype of the results: that of the values, float64 for integers."""
-    dtype = values.dtype
-    if dtype.kind == "f":
-        return dtype
-    if dtype.kind in "biu":
-        return np.dtype(np.float64)
-    if not np.can_cast(dtype, np.longdouble):
-        raise TypeError(f"{name} must hold real numbers, got dtype {dtype}. Convert it to a float dtype first.")
-    return dtype
+def _mask_rows(
+    source: NDArray[Any], norm: Norm, dtype: np.dtype[Any], offsets: ArrayLike | None, segments: ArrayLike | None
+) -> MaskedInput:
+    """Packed rows: they need offsets only if it matters which sample a row belongs to."""
+    shape: Shape = source.shape
+    rows, inner = check_rows(norm, shape, "segments" if offsets is None else "offsets")
+    order = None
+    if offsets is not None:
+        bounds = check_offsets(offsets, shape, inner)
+    elif segments is not None:
+        order, bounds = order_by_segment(segments, shape, inner)
+        order = None if (np.diff(order) > 0).all() else order
+    norm = packed_norm(norm, len(inner))
+    if rows.alike:
+        return MaskedInput(norm, norm.view(shape), source, dtype)
+    padded = (len(bounds) - 1, int(np.diff(bounds).max(initial=0)), *inner[1:])
+    return MaskedInput(norm, norm.view(padded), source, dtype, offsets=bounds, order=order)
 
 
 def _mask_of_valid(layout: Layout, valid: ArrayLike) -> NDArray[np.bool_]:
@@ -211,7 +209,7 @@ def _mask_of_valid(layout: Layout, valid: ArrayLike) -> NDArray[np.bool_]:
         if (other := mask[(mask != 0) & (mask != 1)]).size:
             raise ValueError(
                 f"valid must hold booleans or the integers 0 and 1, got {other[0]}. Segment ids are not a mask: pass "
-                "valid=ids != 0 if 0 marks the padding."
+                "valid=ids != 0 if 0 marks the padding, or segments=ids for packed rows."
             )
     return by_rank(layout, mask.astype(bool), "valid")
 
@@ -232,15 +230,10 @@ def by_rank(layout: Layout, array: Arrays, name: str) -> Arrays:
     return found
 
 
-def _position_weights(layout: Layout, sample_weight: ArrayLike, rows: NDArray[np.bool_] | None) -> Floats:
-    weights = as_floats(sample_weight, "sample_weight")
-    if rows is not None:
-        packed = int(rows.sum())
-        if weights.shape not in ((packed,), (packed, 1)):
-            raise ValueError(
-                f"sample_weight must have the shape ({packed},), one for each packed row, got {weights.shape}."
-            )
-        weights = _pad(weights.reshape(packed, 1), rows)
+def _position_weights(masked: MaskedInput, sample_weight: ArrayLike) -> Floats:
+    weights, layout = as_floats(sample_weight, "sample_weight"), masked.layout
+    if masked.rows is not None:
+        weights = pad(_row_weights(masked, weights), masked.rows)
     weights = by_rank(layout, weights, "sample_weight")
     channels = [i for i, axis in enumerate(layout.axes) if axis.source == layout.channel]
     if any(weights.shape[i] > 1 for i in channels):
@@ -251,95 +244,16 @@ def _position_weights(layout: Layout, sample_weight: ArrayLike, rows: NDArray[np
     return weights
 
 
-def _check_lengths(layout: Layout, lengths: ArrayLike) -> NDArray[np.int64]:
-    b, t = layout.find("b"), layout.find("t")
-    if b is None or t is None:
-        names = ", ".join(axis.name for axis in layout.axes)
-        raise ValueError(
-            f"lengths needs a batch axis b and a position axis t, but x of shape {layout.shape} has the axes {names}. "
-            "Use valid= instead, or name the axes in the pattern."
-        )
-    samples, extent = layout.axes[b].size, layout.axes[t].size
-    array = as_array(lengths, "lengths")
-    kind = array.dtype.kind
-    if kind == "b":
-        raise ValueError("lengths must hold integers, got dtype bool. A mask belongs in valid=.")
-    if array.shape != (samples,):
-        fix = " Pass lengths.squeeze(1)." if array.shape == (samples, 1) else ""
-        raise ValueError(f"lengths must have the shape ({samples},), one for each sample, got {array.shape}.{fix}")
-    if array.size and kind not in "iu":
-        fix = "Convert it: lengths.astype(int), or lengths.long() in PyTorch."
-        if kind == "f" and array.min() >= 0 and 0 < array.max() <= 1:
-            fix = (
-                f"If they are relative, from 0 to 1, pass (lengths * {extent}).round().astype(int), or "
-                f"(lengths * {extent}).round().long() in PyTorch."
-            )
-        raise ValueError(f"lengths must hold integers, got dtype {array.dtype}. {fix}")
-    counts = array.astype(np.int64)
-    outside = np.flatnonzero((counts < 0) | (counts > extent))
-    if outside.size:
-        i = outside[0]
-        raise ValueError(
-            f"lengths must be from 0 to {extent}, the size of axis t, got {counts[i]} at index {i}. "
-            "If x was cropped or strided, pass the lengths after that."
-        )
-    return counts
-
-
-def _mask_of_lengths(layout: Layout, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-    def along(name: str) -> list[int]:
-        return [axis.size if axis.name == name else 1 for axis in layout.axes]
-
-    steps = np.arange(math.prod(along("t"))).reshape(along("t"))
-    return np.asarray(steps < lengths.reshape(along("b")))
-
-
-def _check_offsets(norm: Norm, shape: tuple[int, ...], offsets: ArrayLike) -> tuple[Norm, NDArray[np.int64] | None]:
-    """The normalization of packed rows (rows, c), and the offsets if its statistics depend on them."""
-    norm, one_axis = packed_norm(norm, shape)
-    array = as_array(offsets, "offsets")
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(
-            f"offsets must be a vector of integers, got shape {array.shape} and dtype {array.dtype}. "
-            "Pass the cumulative lengths with a 0 in front."
-        )
-    bounds = array.astype(np.int64)
-    if not (len(bounds) and bounds[0] == 0 and bounds[-1] == shape[0] and (np.diff(bounds) >= 0).all()):
-        raise ValueError(
-            f"offsets must rise from 0 to {shape[0]}, the number of rows of x, got {bounds.tolist()}. "
-            "Pass the cumulative lengths with a 0 in front."
-        )
-    return norm, None if one_axis else bounds
-
-
-def packed_norm(norm: Norm, shape: tuple[int, ...]) -> tuple[Norm, bool]:
-    """The normalization of packed rows (rows, c), and whether the rows are one axis.
-
-    They are if b and t are both averaged over or both kept: then it does not matter which sequence a row belongs to,
-    and the axes are t and c. Otherwise the axes are b, t and c.
-    """
-    if len(shape) != 2:
-        raise ValueError(f"offsets needs packed x of shape (rows, c), got shape {shape}. For padded x pass lengths=.")
-    by_name = {piece.name: piece.reduced for axis in norm.axes for piece in axis.pieces}
-    hidden = by_name.pop("...", None)
-    b, t = by_name.pop("b", hidden), by_name.pop("t", hidden)
-    channel = norm.channel
-    names = set() if channel is None else {piece.name for piece in channel.pieces}
-    if b is None or t is None or channel is None or set(by_name) != names or norm.affine is not None:
-        raise ValueError(
-            f"offsets needs a pattern with the axes b, t and c only, got {norm!r}. "
-            "Packed rows have no other axes: pad x, and pass lengths= or valid=."
-        )
-    positions = "[t]" if t else "t"
-    pattern = f"{positions} {channel}" if b == t else f"{'[b]' if b else 'b'} {positions} {channel}"
-    norm = replace(norm, pattern=pattern, sizes={name: norm.sizes[name] for name in names & set(norm.sizes)})
-    return norm, b == t
-
-
-def _pad(values: NDArray[Any], rows: NDArray[np.bool_] | None) -> NDArray[Any]:
-    """Packed rows (rows, ...) padded with zeros to (samples, longest, ...)."""
-    if rows is None:
-        return values
-    padded = np.zeros((*rows.shape, *values.shape[1:]), values.dtype)
-    padded[rows] = values
-    return padded
+def _row_weights(masked: MaskedInput, weights: Floats) -> Floats:
+    """The weights of packed rows, sample by sample: (rows, ...), with 1 for the channels."""
+    rows, *others = (int(np.asarray(masked.rows).sum()), *masked.layout.shape[2:])
+    channel = (masked.layout.channel or 0) - 1
+    found = weights
+    if masked.source.ndim > 1 + len(others) and weights.ndim > len(others) and weights.shape[0] == 1:
+        found = found[0]  # the axis of size 1 in front of the rows
+    found = np.expand_dims(found, channel) if found.ndim == len(others) else found
+    fits = found.ndim == 1 + len(others) and len(found) == rows
+    if not fits or any(size not in (1, most) for size, most in zip(found.shape[1:], others, strict=True)):
+        expected = (rows, *(size for i, size in enumerate(others, 1) if i != channel))
+        raise ValueError(f"sample_weight must have the shape {expected}, one for each packed row, got {weights.shape}.")
+    return found if masked.order is None else found[masked.order]

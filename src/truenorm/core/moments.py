@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from truenorm.core.mask import Floats, MaskedInput, as_array, as_floats, mask_input
+from truenorm.core.arrays import Floats, as_array, as_floats
+from truenorm.core.lengths import LengthsLike
+from truenorm.core.mask import MaskedInput, mask_input
 from truenorm.core.norm import Norm, as_norm
 
 # Overflow to inf, and NaN from inf - inf, are expected results here: no warnings from NumPy.
@@ -96,9 +98,11 @@ def measure(
     norm: Norm | str,
     *,
     valid: ArrayLike | None = None,
-    lengths: ArrayLike | None = None,
+    lengths: LengthsLike | None = None,
     offsets: ArrayLike | None = None,
+    segments: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
+    along: int | str | None = None,
 ) -> Moments:
     """The moments of the valid elements of x, for each statistic of the normalization.
 
@@ -108,9 +112,17 @@ def measure(
     >>> measure([[1.0, 8.0], [3.0, 9.0], [0.0, 0.0]], tn.batch(), valid=[True, True, False])
     Moments(count=[2, 2], mean=[2.0, 8.5], m2=[2.0, 0.5])
     """
-    return measure_masked(
-        mask_input(x, norm, valid=valid, lengths=lengths, offsets=offsets, sample_weight=sample_weight), norm
+    masked = mask_input(
+        x,
+        norm,
+        valid=valid,
+        lengths=lengths,
+        offsets=offsets,
+        segments=segments,
+        sample_weight=sample_weight,
+        along=along,
     )
+    return measure_masked(masked, norm)
 
 
 def measure_masked(masked: MaskedInput, norm: Norm | str) -> Moments:

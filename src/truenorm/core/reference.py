@@ -29,8 +29,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from truenorm.core.arrays import Floats
 from truenorm.core.inputs import BackwardSums, Inputs, Normalized, Padding, check_inputs
-from truenorm.core.mask import Floats, MaskedInput, mask_input
+from truenorm.core.lengths import LengthsLike
+from truenorm.core.mask import MaskedInput, mask_input
 from truenorm.core.moments import Moments, ignore_floating_point_errors, measure_masked, tree_sum
 from truenorm.core.norm import Norm
 
@@ -42,16 +44,18 @@ def forward(
     weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     valid: ArrayLike | None = None,
-    lengths: ArrayLike | None = None,
+    lengths: LengthsLike | None = None,
     offsets: ArrayLike | None = None,
+    segments: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
+    along: int | str | None = None,
     moments: Moments | None = None,
     padding: Padding = "zero",
 ) -> Normalized:
     """y = (x - mean) · rstd · weight + bias, with the statistics of the valid elements only.
 
     weight, bias   of `norm.view(x.shape).weight_shape`: usually (c,)
-    valid, lengths, offsets, sample_weight   which elements are valid: see `truenorm.core.mask`
+    valid, lengths, offsets, segments, sample_weight, along   which elements are valid: see `truenorm.core.mask`
     moments        used instead of those of x; `backward` then treats them as constants
     padding        what y holds where x is not valid: "zero", or "keep" for the values of x
 
@@ -66,8 +70,17 @@ def forward(
     >>> out.y.mean(axis=0).round(12) + 0
     array([0., 0., 5.])
     """
-    arguments = {"valid": valid, "lengths": lengths, "offsets": offsets, "sample_weight": sample_weight}
-    return forward_inputs(check_inputs(mask_input(x, norm, **arguments), norm, weight, bias, moments, padding))
+    masked = mask_input(
+        x,
+        norm,
+        valid=valid,
+        lengths=lengths,
+        offsets=offsets,
+        segments=segments,
+        sample_weight=sample_weight,
+        along=along,
+    )
+    return forward_inputs(check_inputs(masked, norm, weight, bias, moments, padding))
 
 
 @ignore_floating_point_errors

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from truenorm.core.mask import Floats, as_array
+from truenorm.core.arrays import Floats, as_array
 from truenorm.core.moments import Moments, merge
 from truenorm.core.norm import Norm, as_norm, check_choice
 

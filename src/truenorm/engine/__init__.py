@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from truenorm.core import reference
 from truenorm.core.inputs import BackwardSums, Normalized, Padding
+from truenorm.core.lengths import LengthsLike
 from truenorm.core.moments import Moments, merge
 from truenorm.core.moments import measure as reference_measure
 from truenorm.core.norm import Norm, as_norm
@@ -81,13 +82,24 @@ def measure(
     norm: Norm | str,
     *,
     valid: ArrayLike | None = None,
-    lengths: ArrayLike | None = None,
+    lengths: LengthsLike | None = None,
     offsets: ArrayLike | None = None,
+    segments: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
+    along: int | str | None = None,
 ) -> Moments:
     if isinstance(norm, str):
         norm = as_norm(norm)
-    return _backend.measure(x, norm, valid=valid, lengths=lengths, offsets=offsets, sample_weight=sample_weight)
+    return _backend.measure(
+        x,
+        norm,
+        valid=valid,
+        lengths=lengths,
+        offsets=offsets,
+        segments=segments,
+        sample_weight=sample_weight,
+        along=along,
+    )
 
 
 @wraps(reference.forward)
@@ -98,9 +110,11 @@ def forward(
     weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     valid: ArrayLike | None = None,
-    lengths: ArrayLike | None = None,
+    lengths: LengthsLike | None = None,
     offsets: ArrayLike | None = None,
+    segments: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
+    along: int | str | None = None,
     moments: Moments | None = None,
     padding: Padding = "zero",
 ) -> Normalized:
@@ -114,7 +128,9 @@ def forward(
         valid=valid,
         lengths=lengths,
         offsets=offsets,
+        segments=segments,
         sample_weight=sample_weight,
+        along=along,
         moments=moments,
         padding=padding,
     )

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from truenorm.core import reference
 from truenorm.core.inputs import BackwardSums, Normalized, Padding
+from truenorm.core.lengths import LengthsLike
 from truenorm.core.moments import Moments, measure
 from truenorm.core.norm import Norm
 
@@ -22,9 +23,11 @@ class RaggedArguments(TypedDict):
     """Which elements are valid, as users say it."""
 
     valid: ArrayLike | None
-    lengths: ArrayLike | None
+    lengths: LengthsLike | None
     offsets: ArrayLike | None
+    segments: ArrayLike | None
     sample_weight: ArrayLike | None
+    along: int | str | None
 
 
 class ForwardArguments(RaggedArguments):

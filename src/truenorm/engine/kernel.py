@@ -73,8 +73,7 @@ class Kernel:
         """Back to x's shape and dtype (which may be of another byte order)."""
         if self.layout.transposed:
             values = values.reshape([self.layout.split[i] for i in self.layout.order]).transpose(self._back)
-        if values.shape != masked.source.shape:
-            values = values.reshape(masked.source.shape)
+        values = masked.from_packed(values)
         return values if values.dtype is masked.dtype else values.astype(masked.dtype, copy=False)
 
     @cached_property
@@ -137,11 +136,12 @@ class Kernel:
         if masked.unmasked:
             return Ragged()
         if masked.offsets is not None:
-            weights = None
+            weights, each = None, self.layout.canonical[1]  # the canonical form has so many rows for each of x
             if masked.sample_weight is not None:
-                padded = masked.sample_weight.reshape(masked.layout.shape[:2])
-                weights = np.ascontiguousarray(padded[masked.rows], np.float64)
-            return Ragged(np.diff(masked.offsets), masked.offsets[:-1], None, weights)
+                split = tuple(1 if axis.weighted else axis.size for axis in masked.layout.axes)
+                padded = np.broadcast_to(masked.sample_weight, split).reshape(*masked.layout.shape[:2], each)
+                weights = np.ascontiguousarray(padded[masked.rows], np.float64).reshape(-1)
+            return Ragged(np.diff(masked.offsets) * each, masked.offsets[:-1] * each, None, weights)
         lengths = valid = weights = None
         if masked.lengths is not None and (repeated := self.repeats) is not None:
             lengths = self.per_sequence(masked.lengths, repeated)
@@ -163,12 +163,13 @@ class Kernel:
 
     @cached_property
     def repeats(self) -> int | None:
-        """How many sequences each sample has; None if a plan cannot take lengths, as t is not the last axis."""
-        names = [self.layout.axes[i].name for group in (0, 1, 4) for i in self.layout.axis_groups[group]]
-        sizes = {axis.name: axis.size for axis in self.layout.axes}
-        if "b" not in names or names[-1:] != ["t"] or sizes["t"] != self.extent or names[0] != "b":
+        """How many sequences each sample has; None if a plan cannot take lengths, as they do not run along the last
+        axis."""
+        axes, layout = [i for group in (0, 1, 4) for i in self.layout.axis_groups[group]], self.layout
+        b, t = layout.find("b"), layout.ragged_axis
+        if b is None or t is None or len(axes) < 2 or (axes[0], axes[-1]) != (b, t) or layout.split[t] != self.extent:
             return None
-        return math.prod(sizes[name] for name in names[1:-1])
+        return math.prod(layout.split[i] for i in axes[1:-1])
 
 
 @ignore_floating_point_errors  # numbers beyond a dtype become inf
@@ -242,16 +243,18 @@ def find(masked: MaskedInput, char: str | None = None) -> Kernel | None:
         return None
     if masked.unmasked:
         return whole_kernel(norm, masked.layout.shape, char)
-    for i, axis in enumerate(masked.layout.axes):
+    layout = masked.layout
+    ragged_axes = () if masked.lengths is None else (layout.find("b"), layout.ragged_axis)
+    for i, axis in enumerate(layout.axes):
         if axis.weighted and (
             (masked.mask is not None and masked.mask.shape[i] > 1)
             or (masked.weights is not None and masked.weights.shape[i] > 1)
-            or (masked.lengths is not None and axis.name in ("b", "t"))
+            or i in ragged_axes
         ):
             return None
     if offsets is None:
-        return whole_kernel(norm, masked.layout.shape, char)
-    return _packed_kernel(norm, len(offsets) - 1, masked.source.shape[1], char)
+        return whole_kernel(norm, layout.shape, char)
+    return _packed_kernel(norm, len(offsets) - 1, layout.shape[2:], char)
 
 
 @lru_cache(maxsize=512)
@@ -264,8 +267,9 @@ def whole_kernel(norm: Norm, shape: tuple[int, ...], char: str) -> Kernel | None
         sequences, extent = outer * reduced, positions
     else:
         rows = layout.axis_groups[1] if kind == "columns" else layout.axis_groups[0]
-        last = layout.axes[rows[-1]] if rows else None
-        extent = last.size if last is not None and last.name == "t" else reduced if kind == "columns" else outer
+        last = rows[-1] if rows else None
+        steps = reduced if kind == "columns" else outer
+        extent = layout.split[last] if last is not None and last == layout.ragged_axis else steps
         sequences = outer * reduced // extent if extent else 0
     if 0 in layout.canonical:
         return None  # nothing to compute: the reference handles every empty case
@@ -273,11 +277,12 @@ def whole_kernel(norm: Norm, shape: tuple[int, ...], char: str) -> Kernel | None
 
 
 @lru_cache(maxsize=512)
-def _packed_kernel(norm: Norm, samples: int, channels: int, char: str) -> Kernel | None:
+def _packed_kernel(norm: Norm, samples: int, row: tuple[int, ...], char: str) -> Kernel | None:
     """Packed rows whose samples have statistics of their own: one sequence for each sample."""
-    layout = norm.view((samples, 1, channels))
-    if not layout.axes[0].reduced and layout.axes[1].reduced and not layout.transposed and 0 not in layout.canonical:
-        return _make(layout, norm, "columns", samples, 1, char)
+    layout = norm.view((samples, 1, *row))
+    columns = not layout.transposed and not layout.axis_groups[4]
+    if columns and not layout.axes[0].reduced and layout.axes[1].reduced and 0 not in layout.canonical:
+        return _make(layout, norm, "columns", samples, layout.canonical[1], char)
     return None
 
 

@@ -14,8 +14,10 @@ from numpy.typing import ArrayLike
 
 from truenorm import _native
 from truenorm.core import reference
+from truenorm.core.arrays import as_array
 from truenorm.core.inputs import PADDINGS, BackwardSums, Inputs, Normalized, Padding, check_inputs
-from truenorm.core.mask import MaskedInput, as_array, mask_input
+from truenorm.core.lengths import LengthsLike
+from truenorm.core.mask import MaskedInput, mask_input
 from truenorm.core.moments import Moments, ignore_floating_point_errors, measure_masked
 from truenorm.core.norm import Norm
 from truenorm.engine.backend import FORMATS, Gradients, RaggedArguments
@@ -40,7 +42,7 @@ class NativeBackend:
         if kernel is None:
             return _measure_masked(masked, norm)
         table = np.empty((kernel.statistics, 3))
-        kernel.plan.measure(kernel.fold(masked.source), table, **kernel.ragged(masked)._asdict())
+        kernel.plan.measure(kernel.fold(masked.to_packed(masked.source)), table, **kernel.ragged(masked)._asdict())
         return KernelMoments.of(kernel, table, weighted=masked.weights is not None)
 
     def forward(
@@ -51,18 +53,30 @@ class NativeBackend:
         weight: ArrayLike | None,
         bias: ArrayLike | None,
         valid: ArrayLike | None,
-        lengths: ArrayLike | None,
+        lengths: LengthsLike | None,
         offsets: ArrayLike | None,
+        segments: ArrayLike | None,
         sample_weight: ArrayLike | None,
+        along: int | str | None,
         moments: Moments | None,
         padding: Padding,
     ) -> Normalized:
         set_threads(threads())
-        if valid is None and offsets is None and sample_weight is None and moments is None:
+        plain = offsets is None and segments is None and sample_weight is None and along is None
+        if plain and valid is None and moments is None:
             out = _forward_directly(x, norm, weight, bias, lengths, padding)
             if out is not None:
                 return out
-        masked = mask_input(x, norm, valid=valid, lengths=lengths, offsets=offsets, sample_weight=sample_weight)
+        masked = mask_input(
+            x,
+            norm,
+            valid=valid,
+            lengths=lengths,
+            offsets=offsets,
+            segments=segments,
+            sample_weight=sample_weight,
+            along=along,
+        )
         inputs = check_inputs(masked, norm, weight, bias, moments, padding)
         kernel = find(masked)
         return reference.forward_inputs(inputs) if kernel is None else _forward(kernel, inputs)
@@ -89,7 +103,7 @@ def _forward_directly(
     norm: Norm,
     weight: ArrayLike | None,
     bias: ArrayLike | None,
-    lengths: ArrayLike | None,
+    lengths: LengthsLike | None,
     padding: Padding,
 ) -> Normalized | None:
     """`forward` of a whole x, or of the first steps of each sample."""
@@ -136,7 +150,7 @@ def _forward_directly(
 def _forward(kernel: Kernel, inputs: Inputs) -> Normalized:
     """The general way. Moments are measured, or given."""
     masked, given = inputs.masked, inputs.given
-    x = kernel.fold(masked.source)
+    x = kernel.fold(masked.to_packed(masked.source))
     y = np.empty_like(x)
     table = np.empty((kernel.statistics, 3)) if given is None else kernel.table(given)
     kernel.plan.forward(
@@ -216,8 +230,8 @@ def _run_backward(
     given: bool = False,
 ) -> None:
     kernel.plan.backward(
-        kernel.fold(out.masked.source),
-        kernel.fold(out.masked.same_shape(dy, "dy")),
+        kernel.fold(out.masked.to_packed(out.masked.source)),
+        kernel.fold(out.masked.to_packed(out.masked.same_shape(dy, "dy"))),
         dx,
         kernel.table(out.moments),
         sums=sums,

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from truenorm.core.arrays import Floats
 from truenorm.core.inputs import Normalized
-from truenorm.core.mask import Floats
+from truenorm.core.lengths import LengthsLike
 from truenorm.core.moments import Moments, ignore_floating_point_errors, tree_sum
 from truenorm.core.norm import Norm
 from truenorm.core.reference import forward, rstd_of
@@ -77,9 +78,11 @@ def explain(
     weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     valid: ArrayLike | None = None,
-    lengths: ArrayLike | None = None,
+    lengths: LengthsLike | None = None,
     offsets: ArrayLike | None = None,
+    segments: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
+    along: int | str | None = None,
     moments: Moments | None = None,
     dy: ArrayLike | None = None,
 ) -> Explanation:
@@ -100,7 +103,9 @@ def explain(
         valid=valid,
         lengths=lengths,
         offsets=offsets,
+        segments=segments,
         sample_weight=sample_weight,
+        along=along,
         moments=moments,
     )
     recorder = _Recorder(out)

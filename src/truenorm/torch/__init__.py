@@ -18,7 +18,6 @@ from truenorm.torch.layers import (
     InstanceNorm2d,
     InstanceNorm3d,
     LayerNorm,
-    Normalize,
     RMSNorm,
 )
 from truenorm.torch.lazy import (
@@ -29,6 +28,7 @@ from truenorm.torch.lazy import (
     LazyInstanceNorm2d,
     LazyInstanceNorm3d,
 )
+from truenorm.torch.pattern_layer import Normalize
 from truenorm.torch.replacement import FrozenBatchNorm1d, FrozenBatchNorm2d, FrozenBatchNorm3d
 from truenorm.torch.tracking import PaddedReport, PaddingWarning, padded
 

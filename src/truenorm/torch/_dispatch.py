@@ -28,7 +28,7 @@ from truenorm.torch import _compat, _formula, _kernel, _library
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import Ragged, UnpackedInput, check_dense, check_ragged, to_mask, values_are_readable
 from truenorm.torch._kernel import FORMATS, KernelPlan, check_memory, is_readable, kernels, native
-from truenorm.torch._norms import Norms
+from truenorm.torch._norms import Norms, norms_along
 
 if TYPE_CHECKING:
     from truenorm import _native
@@ -62,6 +62,8 @@ def run(
     buffers      running statistics that will be updated
     by_channel   whether `shape` is the channels of x, and not what the layer was made for
     """
+    if input.along is not None:
+        norms = norms_along(norms, input.x.dim(), input.along)
     found = find_call(input.x, norms, weight, bias, input.ragged, fixed, padding)
     if not isinstance(found, str) and (found[2].weight_shape == shape or operator is None):
         x, call, plan, ragged = found
@@ -174,7 +176,8 @@ def _add_plan(cache: _native.PlanCache, norms: Norms, x: Tensor) -> str | None:
         return "the arguments do not fit each other"
     if kernel is None or kernel.layout.transposed:
         return "no kernel for this pattern"
-    takes_lengths = not any(axis.weighted and axis.name in ("b", "t") for axis in kernel.layout.axes)
+    layout = kernel.layout
+    takes_lengths = not any(layout.axes[i].weighted for i in (layout.find("b"), layout.ragged_axis) if i is not None)
     repeats = kernel.repeats or 0 if takes_lengths else 0
     plan = KernelPlan(norm_from_text(norms[0]), kernel, kernel.layout.weight_shape)
     cache.add(kernel.plan, channels_last, tuple(x.shape), kernel.layout.weight_shape or (), repeats, plan)

@@ -1,8 +1,8 @@
 """Ragged inputs of every form become a tensor and one `Ragged` value.
 
-`unpack` takes apart the forms that carry their own lengths (`torch.nested`, `PackedSequence`); `repack` puts the result
-back. `check_ragged` checks the arguments against the shape of x with the code and messages of `truenorm.core.mask`;
-`to_mask` turns them into tensors on the device of x, without reading a value there.
+`unpack` takes apart the forms that carry their own lengths (`torch.nested`, `PackedSequence`), and sorts rows by their
+segments; `repack` puts the result back. `check_ragged` checks the arguments against the shape of x with the code and
+messages of `truenorm.core.mask`; `to_mask` turns them into tensors on the device of x, without reading a value there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,15 +19,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from truenorm.core.layout import layout_of
-from truenorm.core.mask import MaskedInput, by_rank, mask_input, packed_norm, refuse_masked
+from truenorm.core.arrays import refuse_masked
+from truenorm.core.layout import Layout, layout_of
+from truenorm.core.lengths import is_one_for_each_axis
+from truenorm.core.mask import MaskedInput, by_rank, check_given, mask_input
 from truenorm.core.norm import Norm
+from truenorm.core.packed import check_segments, packed_norm, rows_of
 from truenorm.torch import _compat
 from truenorm.torch._formula import Mask, Segments
 
 Input = TypeVar("Input", Tensor, PackedSequence)  # a nested tensor is a Tensor
 MaskLike = Tensor | NDArray[Any] | Sequence[bool] | Sequence[Sequence[bool]]
-LengthsLike = Tensor | NDArray[Any] | Sequence[int]
+VectorLike = Tensor | NDArray[Any] | Sequence[int]
+LengthsLike = VectorLike | Sequence[VectorLike]  # one vector, or one for each position axis
 WeightLike = Tensor | NDArray[Any] | Sequence[float] | Sequence[Sequence[float]]
 
 
@@ -35,7 +39,7 @@ class Ragged(NamedTuple):
     """Which elements of x are valid, and how often each counts: tensors on the device of x, None if not given."""
 
     valid: Tensor | None = None
-    lengths: Tensor | None = None
+    lengths: Tensor | None = None  # (b,), or (axes, b): one vector for each position axis
     offsets: Tensor | None = None
     sample_weight: Tensor | None = None
 
@@ -52,46 +56,78 @@ class UnpackedInput:
     ragged: Ragged | None = None  # None: everything is valid
     packed: bool = False  # (rows, c): channels come last, whatever the layer expects otherwise
     repack: Callable[[Tensor], Any] | None = None  # None: as it is
+    along: int | str | None = None  # the axis that lengths run along; None: the only one there is
 
 
 def unpack(
     x: Tensor | PackedSequence,
     valid: MaskLike | None = None,
     lengths: LengthsLike | None = None,
-    offsets: LengthsLike | None = None,
+    offsets: VectorLike | None = None,
+    segments: VectorLike | None = None,
     sample_weight: WeightLike | None = None,
+    along: int | str | None = None,
     *,
     sequences: bool = False,
     rows_only: bool = False,
+    row_axes: int = 1,
 ) -> UnpackedInput:
     """x as a plain tensor.
 
     sequences   each sequence has statistics of its own
     rows_only   each row has: torch's own operators take nested tensors of every layout
+    row_axes    how many axes a packed row has at least
     """
-    if type(x) is Tensor and valid is None and offsets is None and sample_weight is None and not x.is_nested:
-        if lengths is None:
+    if type(x) is Tensor and valid is None and offsets is None and segments is None and sample_weight is None:
+        if lengths is None and along is None and not x.is_nested:
             return UnpackedInput(x)
-        if type(lengths) is Tensor and lengths.dtype is torch.int64 and lengths.device == x.device:
+        if (
+            type(lengths) is Tensor
+            and lengths.dtype is torch.int64
+            and lengths.dim() == 1
+            and lengths.device == x.device
+            and along is None
+            and not x.is_nested
+        ):
             return UnpackedInput(x, Ragged(None, lengths))
     if not isinstance(x, Tensor | PackedSequence):
         raise TypeError(f"x: a tensor, a nested tensor or a PackedSequence, got {type(x).__name__}.")
     rows = x.data if isinstance(x, PackedSequence) else x
     given = Ragged(
         None if valid is None else _as_tensor(valid, "valid", rows),
-        None if lengths is None else _as_tensor(lengths, "lengths", rows),
+        None if lengths is None else _lengths_tensor(lengths, rows),
         None if offsets is None else _as_tensor(offsets, "offsets", rows),
         None if sample_weight is None else _as_tensor(sample_weight, "sample_weight", rows),
     )
+    if isinstance(x, PackedSequence) or x.is_nested:
+        _check_alone(given, segments, "a PackedSequence" if isinstance(x, PackedSequence) else "a nested tensor")
     if isinstance(x, PackedSequence):
         return _unpack_packed_sequence(x, given, sequences=sequences)
     if x.is_nested:
         return _unpack_nested(x, given, rows_only)
-    if offsets is not None and x.dim() != 2:
-        shape = tuple(x.shape)
-        raise ValueError(f"offsets: x is packed, (rows, c), got shape {shape}. For padded x pass lengths=.")
+    if along is not None or segments is not None:
+        named = {"valid": valid, "lengths": lengths, "offsets": offsets, "segments": segments}
+        check_given([name for name, value in named.items() if value is not None], along)
+    if offsets is not None or segments is not None:
+        ids = None if segments is None else _as_tensor(segments, "segments", x)
+        return _unpack_rows(x, given, ids, sequences=sequences, row_axes=row_axes)
     everything = all(one is None for one in given)
-    return UnpackedInput(x, None if everything else given, packed=offsets is not None)
+    return UnpackedInput(x, None if everything else given, along=along)
+
+
+def _lengths_tensor(lengths: LengthsLike, x: Tensor) -> Tensor:
+    """(b,), or (axes, b) for one vector for each axis. Of a single tensor rank decides, never size."""
+    if not is_one_for_each_axis(lengths):
+        found = _as_tensor(lengths, "lengths", x)
+        if found.dim() > 1 and found.dtype != torch.bool:
+            fix = "Pass lengths.squeeze(1)." if found.shape[1] == 1 else "For several axes pass a tuple of vectors."
+            raise ValueError(f"lengths: the shape (b,), got {tuple(found.shape)}. {fix}")
+        return found
+    vectors = [_as_tensor(one, "lengths", x) for one in lengths]
+    if len({tuple(one.shape) for one in vectors}) > 1 or vectors[0].dim() != 1:
+        shapes = ", ".join(str(tuple(one.shape)) for one in vectors)
+        raise ValueError(f"lengths: vectors of the shape (b,), one for each position axis, got {shapes}.")
+    return torch.stack(vectors)
 
 
 def _as_tensor(value: Any, name: str, x: Tensor) -> Tensor:
@@ -106,7 +142,7 @@ def _as_tensor(value: Any, name: str, x: Tensor) -> Tensor:
         raise ValueError(
             f"{name}: on the device of x, {x.device}, got {found.device}. Move it: {name}.to({str(x.device)!r})."
         )
-    if name in ("lengths", "offsets") and not (found.is_floating_point() or found.dtype == torch.bool):
+    if name in ("lengths", "offsets", "segments") and not (found.is_floating_point() or found.dtype == torch.bool):
         return found.to(torch.int64).contiguous()
     return found.to(torch.int64) if found.dtype in _UNSIGNED else found
 
@@ -123,15 +159,14 @@ def check_dense(**tensors: Tensor | None) -> None:
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch has few operations for these
 
 
-def _check_alone(given: Ragged, form: str) -> None:
-    for name, value in zip(given._fields, given, strict=True):
+def _check_alone(given: Ragged, segments: VectorLike | None, form: str) -> None:
+    for name, value in (given._asdict() | {"segments": segments}).items():
         if value is not None and name != "sample_weight":
             raise ValueError(f"{name}: not beside {form}, which has lengths of its own. Leave it out.")
 
 
 def _unpack_nested(x: Tensor, given: Ragged, rows_only: bool) -> UnpackedInput:
     """(b, t*, c) or (b, c, t*): packed rows and their offsets."""
-    _check_alone(given, "a nested tensor")
     if rows_only and given.sample_weight is None and (x.layout != torch.jagged or x.dim() != 3):
         return UnpackedInput(x)  # for torch's own operators
     if x.layout != torch.jagged or x.dim() != 3:
@@ -154,7 +189,6 @@ def _unpack_nested(x: Tensor, given: Ragged, rows_only: bool) -> UnpackedInput:
 
 def _unpack_packed_sequence(x: PackedSequence, given: Ragged, *, sequences: bool) -> UnpackedInput:
     """Its rows are ordered by step. If each sequence has its own statistics, they are ordered by sequence, and back."""
-    _check_alone(given, "a PackedSequence")
     _check_batch_sizes(x)
     if not sequences:
         ragged = None if given.sample_weight is None else given
@@ -174,6 +208,52 @@ def _unpack_packed_sequence(x: PackedSequence, given: Ragged, *, sequences: bool
 
     ragged = Ragged(offsets=offsets.to(x.data.device), sample_weight=weight)
     return UnpackedInput(x.data.index_select(0, order), ragged, packed=True, repack=repack)
+
+
+def _unpack_rows(x: Tensor, given: Ragged, segments: Tensor | None, *, sequences: bool, row_axes: int) -> UnpackedInput:
+    """(rows, ...) or (1, rows, ...). If each sequence has its own statistics, rows are ordered by segment, and back."""
+    leading = sequences and x.dim() > 1 + row_axes and x.shape[0] == 1
+    shape = tuple(x.shape)
+    rows, weight = (x.squeeze(0), given.sample_weight) if leading else (x, given.sample_weight)
+    if leading and weight is not None and weight.dim() >= rows.dim() and weight.shape[0] == 1:
+        weight = weight.squeeze(0)
+    order = None
+    if segments is not None:
+        integers = not (segments.is_floating_point() or segments.is_complex() or segments.dtype == torch.bool)
+        check_segments(segments, integers, shape, tuple(rows.shape))
+        if not sequences:  # it does not matter to which segment a row belongs
+            return UnpackedInput(x, None if weight is None else given, packed=True)
+        order, offsets = _order_by_segment(segments)
+        given = given._replace(offsets=offsets)
+    given = given._replace(sample_weight=weight)
+    if order is None:
+        return UnpackedInput(rows, given, packed=True, repack=(lambda y: y.unsqueeze(0)) if leading else None)
+    if weight is not None and weight.shape[:1] == order.shape:
+        given = given._replace(sample_weight=weight.index_select(0, order))
+    back = torch.zeros_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
+
+    def repack(y: Tensor) -> Tensor:
+        return y.index_select(0, back).reshape(shape)
+
+    return UnpackedInput(rows.index_select(0, order), given, packed=True, repack=repack)
+
+
+def _order_by_segment(ids: Tensor) -> tuple[Tensor | None, Tensor]:
+    """The rows, segment by segment, and the offsets of these. No order if the rows are sorted already.
+
+    How many segments there are is a value. Where values cannot be read there are as many offsets as there could be
+    segments, and those that do not exist have no rows.
+    """
+    ids, order = torch.sort(ids, stable=True)
+    if values_are_readable(ids):
+        counts = torch.unique_consecutive(ids, return_counts=True)[1]
+        is_sorted = bool((order[1:] > order[:-1]).all())
+    else:
+        first = torch.cat([torch.zeros_like(ids[:1]), (ids[1:] != ids[:-1]).to(ids.dtype)])
+        counts = torch.zeros_like(ids).index_add(0, torch.cumsum(first, 0), torch.ones_like(ids))
+        is_sorted = False
+    offsets = torch.cat([counts.new_zeros(1), torch.cumsum(counts, 0)])
+    return None if is_sorted else order, offsets
 
 
 def _check_batch_sizes(x: PackedSequence) -> None:
@@ -205,9 +285,13 @@ def with_batch_axis(input: UnpackedInput) -> UnpackedInput:
     """One sample (c, ...) as a batch; its ragged arguments have no batch axis either."""
     ragged = input.ragged
     if ragged is not None:
-        lengths = None if ragged.lengths is None else ragged.lengths.reshape(-1)
+        lengths = ragged.lengths
+        if lengths is not None and lengths.dim() < 2:
+            lengths = lengths.reshape(-1)
         ragged = ragged._replace(lengths=None).change(lambda one: one.unsqueeze(0))._replace(lengths=lengths)
-    return UnpackedInput(input.x.unsqueeze(0), ragged)
+    along = input.along
+    along = along + 1 if isinstance(along, int) and along >= 0 else along
+    return UnpackedInput(input.x.unsqueeze(0), ragged, along=along)
 
 
 # ---- ragged arguments against the shape of x ----
@@ -217,13 +301,17 @@ def check_ragged(norm: Norm, shape: Sequence[int], ragged: Ragged) -> MaskedInpu
     """What NumPy would make of these arguments. Off the CPU only shapes and dtypes are checked, never values."""
     check_dense(**ragged._asdict())
     _check_types(norm, tuple(shape), ragged)
-    source = _array_of_shape(tuple(shape))
-    arrays = {
-        name: _as_numpy(value, name, source.shape)
+    arrays: dict[str, Any] = {
+        name: _as_numpy(value, name, shape)
         for name, value in zip(ragged._fields, ragged, strict=True)
         if value is not None
     }
-    return mask_input(source, norm, **arrays)
+    if ragged.lengths is not None and ragged.lengths.dim() > 1:
+        arrays["lengths"] = tuple(arrays["lengths"])
+    rows = rows_of(norm) if ragged.offsets is not None else None
+    if rows is not None and not rows.alike:  # `unpack` has taken the axis of size 1 in front away
+        shape = (1, *shape)
+    return mask_input(_array_of_shape(tuple(shape)), norm, **arrays)
 
 
 def _check_types(norm: Norm, shape: tuple[int, ...], ragged: Ragged) -> None:
@@ -244,14 +332,12 @@ def _check_types(norm: Norm, shape: tuple[int, ...], ragged: Ragged) -> None:
         if others.numel():
             raise ValueError(
                 f"valid: booleans, or the integers 0 and 1, got {int(others.flatten()[0])}. "
-                "Segment ids are no mask: pass valid=ids > 0 if 0 stands for padding."
+                "Segment ids are no mask: pass valid=ids > 0 if 0 stands for padding, or segments=ids for packed rows."
             )
     if lengths is None:
         return
-    if lengths.dim() == 2 and lengths.shape[1] == 1:
-        raise ValueError(f"lengths: the shape (b,), got {tuple(lengths.shape)}. Pass lengths.squeeze(1).")
     if lengths.is_floating_point():
-        t = layout_of(norm, shape).find("t")
+        t = layout_of(norm, shape).ragged_axis
         steps = "T" if t is None else layout_of(norm, shape).axes[t].size
         relative = values_are_readable(lengths) and bool(((lengths >= 0) & (lengths <= 1)).all())
         fix = f"For relative lengths pass (lengths * {steps}).round().long()." if relative else "Pass lengths.long()."
@@ -288,8 +374,9 @@ def to_mask(norm: Norm, x: Tensor, ragged: Ragged | None) -> Mask:
     shape = tuple(x.shape)
     valid, lengths, offsets, sample_weight = ragged or Ragged()
     if offsets is not None:
-        norm, alike = packed_norm(norm, shape)
-        if not alike:
+        found = rows_of(norm)
+        norm = packed_norm(norm, len(shape))
+        if found is not None and not found.alike:
             rows = torch.arange(shape[0], device=x.device)
             samples = torch.searchsorted(offsets.contiguous(), rows, right=True) - 1
             segments = Segments(samples, len(offsets) - 1)
@@ -300,12 +387,23 @@ def to_mask(norm: Norm, x: Tensor, ragged: Ragged | None) -> Mask:
     if valid is not None:
         valid = by_rank(layout, valid.to(torch.bool), "valid")
     elif lengths is not None:
-        sizes = {name: [axis.size if axis.name == name else 1 for axis in layout.axes] for name in ("b", "t")}
-        steps = torch.arange(math.prod(sizes["t"]), device=x.device).reshape(sizes["t"])
-        valid = steps < lengths.reshape(sizes["b"])
+        valid = _mask_of_lengths(layout, lengths)
     if sample_weight is not None:
-        if offsets is not None:
-            padded = (*layout.shape[:-1], 1) if segments is not None else (-1, 1)
-            sample_weight = sample_weight.reshape(padded)
+        sample_weight = sample_weight if segments is None else sample_weight.unsqueeze(0)
         sample_weight = by_rank(layout, sample_weight, "sample_weight")
     return Mask(norm, layout, valid, sample_weight, segments)
+
+
+def _mask_of_lengths(layout: Layout, lengths: Tensor) -> Tensor:
+    """`truenorm.core.lengths.mask_of_lengths` for tensors."""
+    several = lengths.dim() > 1
+    axes = layout.position_axes if several else (layout.ragged_axis,)
+
+    def only(axis: int | None) -> list[int]:
+        return [one.size if i == axis else 1 for i, one in enumerate(layout.axes)]
+
+    found = []
+    for axis, counts in zip(axes, lengths.unbind() if several else (lengths,), strict=True):
+        steps = torch.arange(math.prod(only(axis)), device=lengths.device).reshape(only(axis))
+        found.append(steps < counts.reshape(only(layout.find("b"))))
+    return reduce(torch.logical_and, found)

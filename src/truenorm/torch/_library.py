@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from truenorm.core.layout import layout_of
-from truenorm.core.mask import packed_norm
 from truenorm.core.norm import norm_from_text
+from truenorm.core.packed import packed_norm, rows_of
 from truenorm.torch import _compat
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import Ragged
@@ -137,8 +137,8 @@ def _statistics(a: Arguments) -> tuple[Any, ...]:
     norm, shape = norm_from_text(a.norm), tuple(a.x.shape)
     if a.offsets is None:
         return layout_of.__wrapped__(norm, shape).statistics
-    norm, alike = packed_norm(norm, shape)
-    if alike:
+    rows, norm = rows_of(norm), packed_norm(norm, len(shape))
+    if rows is None or rows.alike:
         return layout_of.__wrapped__(norm, shape).statistics
     statistics = layout_of.__wrapped__(norm, (1, *shape)).statistics
     # "b [t] c" has one for each sample, "[b] t c" at most one for each row.

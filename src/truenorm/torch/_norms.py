@@ -9,7 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from truenorm.core import norm as recipes
-from truenorm.core.norm import Norm, text_of
+from truenorm.core.lengths import norm_along
+from truenorm.core.norm import Norm, norm_from_text, text_of
 
 # As `text_of` writes it: of x as it is given, and of x with its axis 1 moved to the end (None if there is no such).
 # Empty if the arguments make no sense, such as an eps below 0.
@@ -69,6 +70,18 @@ def row_norm(axes: int, eps: float, center: bool) -> Norms:
     except ValueError:
         return "", None
     return text_of(norm) if axes else "", None
+
+
+@_constant
+def norms_along(norms: Norms, rank: int, along: int | str) -> Norms:
+    """The same for x of this rank, with lengths along this axis."""
+    if not norms[0]:
+        return norms
+    first = norm_along(norm_from_text(norms[0]), rank, along)
+    if norms[1] is None:
+        return text_of(first), None
+    axis = along % rank if isinstance(along, int) else next(i for i, one in enumerate(first.axes) if "t" in one.names)
+    return text_of(first), text_of(norm_along(norm_from_text(norms[1]), rank, axis - 1))
 
 
 def rms_norms(axes: int, eps: float | None) -> tuple[Norms, Norms]:

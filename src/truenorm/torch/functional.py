@@ -1,12 +1,15 @@
-"""`torch.nn.functional`'s normalizations, with torch's signatures and four arguments more.
+"""`torch.nn.functional`'s normalizations, with torch's signatures and these arguments more:
 
     valid=          booleans: x without its channel axis, or the rank of x
-    lengths=        (b,): the first lengths[b] positions of sample b are valid
+    lengths=        (b,): the first lengths[b] positions of sample b are valid; or one vector for each position axis
     offsets=        x is packed, (rows, c): sample i is the rows offsets[i] to offsets[i + 1]
+    segments=       x is packed, (rows, c): rows with the same id are one sample
     sample_weight=  how often a position counts in the statistics
+    along=          the axis that lengths run along, if there are several
 
-`input` may also be a nested tensor (jagged) or a PackedSequence; the result has the same form. Without any of this they
-compute what torch computes: on the CPU with the compiled kernels, elsewhere with torch's own operators.
+At most one of the first four. `input` may also be a nested tensor (jagged) or a PackedSequence; the result has the same
+form. Without any of this they compute what torch computes: on the CPU with the compiled kernels, elsewhere with torch's
+own operators.
 
 Each public function unpacks its input and calls the function of the layer, which has the checks and the running
 statistics of this norm. `_dispatch.run` chooses who computes.
@@ -31,6 +34,7 @@ from truenorm.torch._inputs import (
     LengthsLike,
     MaskLike,
     UnpackedInput,
+    VectorLike,
     WeightLike,
     unpack,
     values_are_readable,
@@ -61,14 +65,16 @@ def batch_norm(
     *,
     valid: MaskLike | None = None,
     lengths: LengthsLike | None = None,
-    offsets: LengthsLike | None = None,
+    offsets: VectorLike | None = None,
+    segments: VectorLike | None = None,
     sample_weight: WeightLike | None = None,
+    along: int | str | None = None,
     padding: Padding = "zero",
     on_single: OnSingle = "error",
 ) -> Input:
     """Batch normalization over the valid values of each channel (axis 1; the last axis of packed rows)."""
     check_options(padding, on_single)
-    unpacked = unpack(input, valid, lengths, offsets, sample_weight)
+    unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along)
     y, _ = run_batch_norm(
         unpacked,
         running_mean,
@@ -167,14 +173,16 @@ def layer_norm(
     *,
     valid: MaskLike | None = None,
     lengths: LengthsLike | None = None,
-    offsets: LengthsLike | None = None,
+    offsets: VectorLike | None = None,
+    segments: VectorLike | None = None,
     sample_weight: WeightLike | None = None,
+    along: int | str | None = None,
     padding: Padding = "zero",
 ) -> Input:
     """Layer normalization of each position over its last axes."""
     check_options(padding)
     shape = tuple(normalized_shape)
-    unpacked = unpack(input, valid, lengths, offsets, sample_weight, rows_only=True)
+    unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
     y = run_layer_norm(unpacked, shape, weight, bias, eps, padding, row_norm(len(shape), eps, True))
     found: Input = _repack(unpacked, y)
     return found
@@ -203,14 +211,16 @@ def rms_norm(
     *,
     valid: MaskLike | None = None,
     lengths: LengthsLike | None = None,
-    offsets: LengthsLike | None = None,
+    offsets: VectorLike | None = None,
+    segments: VectorLike | None = None,
     sample_weight: WeightLike | None = None,
+    along: int | str | None = None,
     padding: Padding = "zero",
 ) -> Input:
     """RMS normalization of each position over its last axes. eps None: torch's choice, by the dtype."""
     check_options(padding)
     shape = tuple(normalized_shape)
-    unpacked = unpack(input, valid, lengths, offsets, sample_weight, rows_only=True)
+    unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
     y = run_rms_norm(unpacked, shape, weight, eps, padding, rms_norms(len(shape), eps))
     found: Input = _repack(unpacked, y)
     return found
@@ -240,13 +250,15 @@ def group_norm(
     *,
     valid: MaskLike | None = None,
     lengths: LengthsLike | None = None,
-    offsets: LengthsLike | None = None,
+    offsets: VectorLike | None = None,
+    segments: VectorLike | None = None,
     sample_weight: WeightLike | None = None,
+    along: int | str | None = None,
     padding: Padding = "zero",
 ) -> Input:
     """Group normalization of each sample, over its valid positions and the channels of a group."""
     check_options(padding)
-    unpacked = unpack(input, valid, lengths, offsets, sample_weight, sequences=True)
+    unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
     y = run_group_norm(unpacked, num_groups, weight, bias, eps, padding, group_norms(num_groups, eps))
     found: Input = _repack(unpacked, y)
     return found
@@ -292,13 +304,15 @@ def instance_norm(
     *,
     valid: MaskLike | None = None,
     lengths: LengthsLike | None = None,
-    offsets: LengthsLike | None = None,
+    offsets: VectorLike | None = None,
+    segments: VectorLike | None = None,
     sample_weight: WeightLike | None = None,
+    along: int | str | None = None,
     padding: Padding = "zero",
 ) -> Input:
     """Instance normalization of each sample and channel, over its valid positions."""
     check_options(padding)
-    unpacked = unpack(input, valid, lengths, offsets, sample_weight, sequences=True)
+    unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
     y, _ = run_instance_norm(
         unpacked,
         running_mean,

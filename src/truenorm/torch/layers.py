@@ -1,7 +1,8 @@
-"""torch's normalization layers with four arguments more: `layer(x, valid=, lengths=, offsets=, sample_weight=)`.
+"""torch's normalization layers with these arguments more: `layer(x, valid, lengths, offsets, segments, sample_weight)`.
 
-Each subclasses torch's own: constructor, attributes, `state_dict` and errors are torch's, and without the four
-arguments so are the numbers. The differences, and the reasons for them, are listed in docs/torch.md.
+Each subclasses torch's own: constructor, attributes, `state_dict` and errors are torch's, and without the new
+arguments so are the numbers. `truenorm.torch.functional` says what they mean. The differences, and the reasons for
+them, are listed in docs/torch.md.
 
     padding     the output where nothing is valid: "zero", or "keep" x as it is
     on_single   batch norm in training with one value a channel: torch's "error", or the "running" statistics
@@ -10,21 +11,16 @@ arguments so are the numbers. The differences, and the reasons for them, are lis
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from truenorm.core.inputs import Padding
-from truenorm.core.norm import Norm, as_norm, text_of
 from truenorm.torch import _norms, _running, functional
-from truenorm.torch._dispatch import run
-from truenorm.torch._formula import FixedStatistics
-from truenorm.torch._inputs import Input, LengthsLike, MaskLike, WeightLike, unpack, with_batch_axis
-from truenorm.torch._kernel import table_of
-from truenorm.torch._norms import NormPair, Norms
+from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, WeightLike, unpack, with_batch_axis
+from truenorm.torch._norms import NormPair
 from truenorm.torch.functional import OnSingle
 
 LOW = (torch.float16, torch.bfloat16)
@@ -52,8 +48,11 @@ class _RaggedLayer:
             input: Input,
             valid: MaskLike | None = None,
             lengths: LengthsLike | None = None,
-            offsets: LengthsLike | None = None,
+            offsets: VectorLike | None = None,
+            segments: VectorLike | None = None,
             sample_weight: WeightLike | None = None,
+            *,
+            along: int | str | None = None,
         ) -> Input: ...
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -162,11 +161,15 @@ class _BatchNorm(_TrackingLayer):
         input: Input,
         valid: MaskLike | None = None,
         lengths: LengthsLike | None = None,
-        offsets: LengthsLike | None = None,
+        offsets: VectorLike | None = None,
+        segments: VectorLike | None = None,
         sample_weight: WeightLike | None = None,
+        *,
+        along: int | str | None = None,
     ) -> Input:
-        unpacked = unpack(input, valid, lengths, offsets, sample_weight)
-        self._check_input_dim(unpacked.x)
+        unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along)
+        if not unpacked.packed:
+            self._check_input_dim(unpacked.x)
         weight, bias, mean, var, counter = self._state()
         training, tracking = self.training, self.track_running_stats
         used = tracking or not training
@@ -219,10 +222,13 @@ class _InstanceNorm(_TrackingLayer):
         input: Input,
         valid: MaskLike | None = None,
         lengths: LengthsLike | None = None,
-        offsets: LengthsLike | None = None,
+        offsets: VectorLike | None = None,
+        segments: VectorLike | None = None,
         sample_weight: WeightLike | None = None,
+        *,
+        along: int | str | None = None,
     ) -> Input:
-        unpacked = unpack(input, valid, lengths, offsets, sample_weight, sequences=True)
+        unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
         x, unbatched = unpacked.x, False
         if unpacked.packed:
             if x.shape[-1] != self.num_features:
@@ -301,10 +307,13 @@ class GroupNorm(_RaggedLayer, nn.GroupNorm):
         input: Input,
         valid: MaskLike | None = None,
         lengths: LengthsLike | None = None,
-        offsets: LengthsLike | None = None,
+        offsets: VectorLike | None = None,
+        segments: VectorLike | None = None,
         sample_weight: WeightLike | None = None,
+        *,
+        along: int | str | None = None,
     ) -> Input:
-        unpacked = unpack(input, valid, lengths, offsets, sample_weight, sequences=True)
+        unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
         weight, bias = self._affine()
         y: Any = functional.run_group_norm(unpacked, self.num_groups, weight, bias, self.eps, self.padding, self._norms)
         found: Input = y if unpacked.repack is None else unpacked.repack(y)
@@ -327,10 +336,13 @@ class LayerNorm(_RaggedLayer, nn.LayerNorm):
         input: Input,
         valid: MaskLike | None = None,
         lengths: LengthsLike | None = None,
-        offsets: LengthsLike | None = None,
+        offsets: VectorLike | None = None,
+        segments: VectorLike | None = None,
         sample_weight: WeightLike | None = None,
+        *,
+        along: int | str | None = None,
     ) -> Input:
-        unpacked = unpack(input, valid, lengths, offsets, sample_weight, rows_only=True)
+        unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
         weight, bias = self._affine()
         shape = self.normalized_shape
         y: Any = functional.run_layer_norm(unpacked, shape, weight, bias, self.eps, self.padding, self._norms)
@@ -354,10 +366,13 @@ class RMSNorm(_RaggedLayer, nn.RMSNorm):
         x: Input,
         valid: MaskLike | None = None,
         lengths: LengthsLike | None = None,
-        offsets: LengthsLike | None = None,
+        offsets: VectorLike | None = None,
+        segments: VectorLike | None = None,
         sample_weight: WeightLike | None = None,
+        *,
+        along: int | str | None = None,
     ) -> Input:
-        unpacked = unpack(x, valid, lengths, offsets, sample_weight, rows_only=True)
+        unpacked = unpack(x, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
         weight, _ = self._affine()
         y: Any = functional.run_rms_norm(unpacked, self.normalized_shape, weight, self.eps, self.padding, self._norms)
         found: Input = y if unpacked.repack is None else unpacked.repack(y)
@@ -365,85 +380,3 @@ class RMSNorm(_RaggedLayer, nn.RMSNorm):
 
     def _make_norms(self) -> Any:
         return _norms.rms_norms(len(self.normalized_shape), self.eps)
-
-
-class Normalize(_TrackingLayer, nn.Module):
-    """Any normalization as a layer: `Normalize("b [h w] c", 64)`.
-
-    norm                  which axes share a mean and a variance: a pattern, or a `Norm`
-    shape                 of weight and bias: the sizes of the axes that they cover
-    track_running_stats   keep running statistics, and use them in evaluation: for norms that keep no other axes
-
-    Packed rows, jagged tensors and PackedSequences need a norm of the axes b, t and c.
-    """
-
-    def __init__(
-        self,
-        norm: Norm | str,
-        shape: int | Sequence[int],
-        *,
-        affine: bool = True,
-        bias: bool = True,
-        track_running_stats: bool = False,
-        momentum: float | None = 0.1,
-        padding: Padding = "zero",
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        norm = as_norm(norm)
-        functional.check_options(padding)
-        if affine and not norm.affine_axes:
-            raise ValueError(f"Normalize: affine=False for a norm without a channel axis, got {norm!r}.")
-        super().__init__()
-        size = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.shape, self.affine = size, affine
-        self.norm = norm
-        self.momentum, self.track_running_stats, self.padding = momentum, track_running_stats, padding
-        self.weight = nn.Parameter(torch.ones(size, device=device, dtype=dtype)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(size, device=device, dtype=dtype)) if affine and bias else None
-        kept = {piece.name for axis in norm.axes for piece in axis.pieces if not piece.reduced}
-        covered = {name for names in norm.affine_axes for name in names}
-        if track_running_stats and kept != covered:
-            raise ValueError(
-                f"Normalize: running statistics for a norm that keeps only the axes of its weight, got {norm!r}, "
-                f"which keeps {' '.join(sorted(kept))}. Leave track_running_stats out."
-            )
-        self.register_buffer("running_mean", torch.zeros(size, device=device) if track_running_stats else None)
-        self.register_buffer("running_var", torch.ones(size, device=device) if track_running_stats else None)
-        counter = torch.tensor(0, dtype=torch.long, device=device) if track_running_stats else None
-        self.register_buffer("num_batches_tracked", counter)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        value = as_norm(value) if name == "norm" else value
-        super().__setattr__(name, value)
-        if name == "norm":  # with its own eps; `layer.eps = ...` changes it
-            self.eps = value.eps
-
-    def _make_norms(self) -> Norms:
-        return text_of(replace(self.norm, eps=self.eps)), None
-
-    def extra_repr(self) -> str:
-        return f"{self.norm!r}, {self.shape}, affine={self.affine}, track_running_stats={self.track_running_stats}"
-
-    def forward(
-        self,
-        input: Input,
-        valid: MaskLike | None = None,
-        lengths: LengthsLike | None = None,
-        offsets: LengthsLike | None = None,
-        sample_weight: WeightLike | None = None,
-    ) -> Input:
-        unpacked = unpack(input, valid, lengths, offsets, sample_weight, sequences=True)
-        weight, bias, mean, var, counter = self._state()
-        fixed = None
-        if not self.training and mean is not None and var is not None:
-            fixed = FixedStatistics(mean, var)
-        y: Any
-        y, moments = run(unpacked, self._norms, weight, bias, self.padding, self.shape, fixed=fixed)
-        if fixed is None and mean is not None and var is not None and not _running.recomputing():
-            table = moments.reshape(-1, 3) if isinstance(moments, Tensor) else table_of(moments)
-            done = _running.update(table, mean, var, self._weight_of_batch(counter), counter)
-            if done == _running.NOT_FINITE:
-                self.skipped_batches += 1
-        found: Input = y if unpacked.repack is None else unpacked.repack(y)
-        return found

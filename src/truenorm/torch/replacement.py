@@ -29,11 +29,11 @@ from truenorm.torch.layers import (
     BatchNorm3d,
     GroupNorm,
     LayerNorm,
-    Normalize,
     RMSNorm,
     _BatchNorm,
     _InstanceNorm,
 )
+from truenorm.torch.pattern_layer import Normalize
 
 Kind = Literal["group", "layer", "rms", "frozen"]
 MOST_GROUPS = 32  # the usual number
