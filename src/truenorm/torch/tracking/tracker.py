@@ -87,7 +87,14 @@ class Tracker:
         return found
 
     def _first_look(self, x: Tensor) -> State:
-        return MADE if isinstance(x, nn.Parameter) or self._is_constant(x) else FRESH
+        if isinstance(x, nn.Parameter) or self._is_constant(x):
+            return MADE
+        # Hooks on all modules see positional arguments only: inputs that are passed by name are followed here.
+        if self.along is not None and x.is_floating_point() and x.dim() > 1 and len(x) == self.batch_size:
+            axes = tuple(axis % x.dim() if -x.dim() <= axis < x.dim() else 0 for axis in self.along)
+            if 0 not in axes:
+                return self._root(x, dict(zip(axes, self.extents, strict=True)), "along")
+        return FRESH
 
     def tag(self, x: Any) -> Tag | None:
         """The tag of a tensor that has one."""
