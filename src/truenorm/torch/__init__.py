@@ -8,6 +8,7 @@ except ImportError as error:
 from truenorm.torch import functional
 from truenorm.torch._kernel import kernels_read_tensors
 from truenorm.torch.conversion import ConversionReport, convert, revert
+from truenorm.torch.folding import FoldingReport, fold
 from truenorm.torch.interchange import ForeignLayer, from_flax, from_keras, to_flax, to_keras
 from truenorm.torch.layers import (
     BatchNorm1d,
@@ -37,6 +38,7 @@ __all__ = [
     "BatchNorm2d",
     "BatchNorm3d",
     "ConversionReport",
+    "FoldingReport",
     "ForeignLayer",
     "FrozenBatchNorm1d",
     "FrozenBatchNorm2d",
@@ -57,6 +59,7 @@ __all__ = [
     "PaddingWarning",
     "RMSNorm",
     "convert",
+    "fold",
     "from_flax",
     "from_keras",
     "functional",

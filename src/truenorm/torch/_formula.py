@@ -71,6 +71,19 @@ def normalize(
     return y.reshape(x.shape).to(x.dtype), table
 
 
+def slope_and_offset(
+    fixed: FixedStatistics, norm: Norm, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """A normalization with fixed statistics as slope · x + offset, one of each a statistic.
+
+    The layers compute (x - mean) · rstd · weight + bias instead, in which a constant channel gives exactly its bias.
+    """
+    rstd = rstd_of(fixed.var, norm)
+    slope = rstd if weight is None else rstd * weight
+    offset = -_center(fixed.mean, rstd) * slope
+    return slope, offset if bias is None else offset + bias
+
+
 def gradients(
     dy: Tensor,
     x: Tensor,

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truenorm.torch.layers import GroupNorm, LayerNorm, Normalize, RMSNorm, _RaggedLayer
+from truenorm.torch.layers import GroupNorm, LayerNorm, RMSNorm, _RaggedLayer
+from truenorm.torch.pattern_layer import Normalize
 from truenorm.torch.tracking.registry import module_rule_of
 from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, make_tag
 from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in

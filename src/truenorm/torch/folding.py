@@ -1,0 +1,188 @@
+"""`fold` makes fixed batch norms part of the Linear, Conv or ConvTranspose next to them, in place.
+
+    connect   which layer reads from which                            _connections.py
+    plan      which norm goes into which layer, and why others stay   _folding_plan.py
+    compute   the folded parameters, and a bound for their error      _folded_layer.py
+    check     folded layers and outputs against the original          _folding_check.py
+    install   the parameters; the norms become nn.Identity            here
+
+If a check fails, or anything raises an error, the model is as it was. A norm stays the same object, only its class
+changes, as in `convert`: so all that refers to it, by whatever name, calls the identity. A layer gets new Parameters:
+the old ones, which an optimizer or another model may hold, keep their values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from truenorm.torch._connections import connect, map_tensors, tensors_in
+from truenorm.torch._folded_layer import wide
+from truenorm.torch._folding_check import LayerCheck, compare_outputs
+from truenorm.torch._folding_plan import Fold, make_plan
+from truenorm.torch.conversion import Change, _check_model, _plural, _table
+
+_LAZY = (nn.UninitializedParameter, nn.parameter.UninitializedBuffer)
+
+
+@dataclass(frozen=True)
+class FoldingReport:
+    """What `fold` did. `print(report)` shows a line for each batch norm.
+
+    difference         the largest difference between a folded layer and the original, on the example
+    bound              the largest that rounding can explain: proved, see _folded_layer.py
+    output_difference  the largest difference between the outputs of the model on the example
+    output_bound       what was allowed: ten times what errors as large as the bounds, put in by way of trial, did
+    """
+
+    folded: tuple[Fold, ...]
+    left: tuple[Change, ...]
+    difference: float = 0.0
+    bound: float = 0.0
+    output_difference: float = 0.0
+    output_bound: float = 0.0
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.folded)} batch {_plural('norm', len(self.folded))} folded", *_table(self.folded)]
+        if self.left:
+            lines += [f"{len(self.left)} left as {'it is' if len(self.left) == 1 else 'they are'}", *_table(self.left)]
+        if self.folded:
+            lines += [
+                "largest difference on the example",
+                f"  folded layers  {self.difference:.1e}, at most {self.bound:.1e} by rounding",
+                f"  outputs        {self.output_difference:.1e}, at most {self.output_bound:.1e} expected",
+            ]
+        return "\n".join(lines)
+
+
+def fold(model: nn.Module, example: Any) -> FoldingReport:
+    """Fold batch norms with fixed statistics into the layers next to them, in place, where that is exact.
+
+    example  an input: a tensor, a tuple of arguments, or a dictionary of keyword arguments
+
+    A norm goes into the layer before it, or else into the one after it. Inputs are taken to have as many axes as in
+    the example. Either all checks hold or, if an error is raised, the model is as it was. The keys of the norms leave
+    `state_dict`, and a layer without a bias gets one.
+
+    >>> model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.ReLU(), nn.BatchNorm1d(8)).eval()
+    >>> print(fold(model, torch.ones(1, 4, 9)))  # doctest: +ELLIPSIS
+    1 batch norm folded
+      1  BatchNorm1d  into Conv1d '0'
+    1 left as it is
+      3  BatchNorm1d  its input comes from ReLU '2'; its output goes to the output of the model
+    largest difference on the example
+      folded layers  ..., at most ... by rounding
+      outputs        ..., at most ... expected
+    """
+    _check_model("fold", model)
+    if any(isinstance(one, _LAZY) for one in (*model.parameters(), *model.buffers())):
+        raise ValueError("fold: all layers must know their sizes, got lazy ones. Run the model once before.")
+    run = _runner(model, example)
+    with _state_kept(model):
+        connections = connect(model, run)
+    plan, expected = make_plan(model, connections), _numbers(connections.output)
+    del connections  # it holds every activation
+    if not plan.folded:
+        return FoldingReport((), plan.left)
+    if not any(bool(one.isfinite().any()) for one in expected):
+        raise ValueError("fold: the model must return finite numbers on the example, got none.")
+    names = {module: name for name, module in model.named_modules()}
+    checks = [LayerCheck(folded, names[folded.layer]) for folded in plan.layers]
+    with _state_kept(model), contextlib.ExitStack() as hooks:
+        for check in checks:
+            check.compare_on_borders()
+            check.compare_in_run(hooks)
+        tried = _numbers(run())
+    with _undone_on_error() as undo:
+        for check in checks:
+            _install(check, undo)
+        with _state_kept(model):
+            found = _numbers(run())
+        differences = compare_outputs(expected, tried, found)
+    largest, bound = max(check.difference for check in checks), max(check.bound for check in checks)
+    return FoldingReport(plan.folded, plan.left, largest, bound, *differences)
+
+
+def _runner(model: nn.Module, example: Any) -> Callable[[], Any]:
+    """Runs the model on the example: without gradients, and each time on the same values and random numbers."""
+    devices = sorted({one.device.index or 0 for one in model.parameters() if one.device.type == "cuda"})
+
+    def run() -> Any:
+        given = map_tensors(dict(example) if isinstance(example, Mapping) else example, Tensor.clone)
+        with torch.no_grad(), torch.random.fork_rng(devices):
+            torch.default_generator.manual_seed(0)
+            if devices:
+                torch.cuda.manual_seed_all(0)
+            if isinstance(given, dict):
+                return model(**given)
+            return model(*given) if type(given) in (list, tuple) else model(given)
+
+    return run
+
+
+def _numbers(output: Any) -> list[Tensor]:
+    """The tensors of floating point numbers in what a model returned."""
+    return [wide(one) for one in tensors_in(output) if one.is_floating_point() and not one.is_nested]
+
+
+# ---- the model ----
+
+
+@contextlib.contextmanager
+def _undone_on_error() -> Iterator[list[Callable[[], None]]]:
+    """What the caller adds to the list is done if an error is raised."""
+    undo: list[Callable[[], None]] = []
+    try:
+        yield undo
+    except BaseException:
+        for one in reversed(undo):
+            one()
+        raise
+
+
+def _install(check: LayerCheck, undo: list[Callable[[], None]]) -> None:
+    """Folded parameters for the layer, and nn.Identity for the norms."""
+    layer, old = check.folded.layer, dict(check.folded.layer._parameters)
+    undo.append(lambda: layer._parameters.update(old))
+    layer._parameters.update(weight=check.new.weight, bias=check.new.bias)
+    for norm in (*check.folded.before, *check.folded.after):
+        undo.append(_make_identity(norm))
+
+
+def _make_identity(norm: nn.Module) -> Callable[[], None]:
+    own, cls, before = vars(norm), type(norm), dict(vars(norm))
+
+    def undo() -> None:
+        own.clear()
+        own.update(before)
+        norm.__class__ = cls
+
+    own.clear()
+    own.update({**vars(nn.Identity()), "training": before["training"]})
+    norm.__class__ = nn.Identity
+    return undo
+
+
+@contextlib.contextmanager
+def _state_kept(model: nn.Module) -> Iterator[None]:
+    """Running and tracing a model may set attributes and change buffers: afterwards they are as before."""
+    modules = list(model.modules())
+    dictionaries = [one for module in modules for one in (vars(module), module._buffers)]
+    before = [(one, dict(one)) for one in dictionaries]
+    values = [(one, one.clone()) for one in model.buffers() if not one.is_meta]
+    try:
+        yield
+    finally:
+        for now, old in before:
+            if list(now) != list(old) or any(now[key] is not old[key] for key in old):
+                now.clear()
+                now.update(old)
+        with torch.no_grad():
+            for one, value in values:
+                if not torch.equal(one, value):
+                    one.copy_(value)
