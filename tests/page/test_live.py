@@ -166,9 +166,9 @@ def test_a_link_reproduces_the_settings_and_nonsense_is_refused_in_words(open_pa
     assert "training.seed=12" in fragment
     views = [page, open_page(fragment)]
     for view in views:
-        wait_for_steps(view, 0)
+        wait_for_steps(view, 0, runs=2)
         button(view, "Step").click()
-        wait_for_steps(view, 1)
+        wait_for_steps(view, 1, runs=2)
     texts = [view.locator(".live .sides").inner_text() + view.locator(".live .legend").inner_text() for view in views]
     assert texts[0] == texts[1]
     assert "B: RMS norm after tanh, learning rate 3, 2 layers" in texts[0]
