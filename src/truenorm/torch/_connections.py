@@ -92,6 +92,8 @@ def connect(model: nn.Module, run: Callable[[], Any]) -> Connections:
 
 def _connect_module(module: nn.Module, name: str, by_module: dict[nn.Module, list[Call]], found: Connections) -> None:
     calls = by_module.get(module)
+    if calls is not None and name and _Tracer().is_leaf_module(module, name):
+        return  # a graph of one layer says nothing
     if calls is not None:
         try:
             found.parts.append(_trace(module, name, calls))
