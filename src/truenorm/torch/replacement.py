@@ -56,6 +56,9 @@ class FrozenBatchNorm:
         module: Any = super()
         return module.train(False)
 
+    def reset_running_stats(self) -> None:
+        """Does nothing: `torch.optim.swa_utils.update_bn` resets every batch norm, and would not fill this one again."""
+
 
 class FrozenBatchNorm1d(FrozenBatchNorm, BatchNorm1d):
     """BatchNorm1d that always uses its running statistics and never changes them. weight and bias can be trained."""
