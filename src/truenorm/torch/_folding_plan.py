@@ -7,6 +7,7 @@ always one with the other. A norm stays if folding it is not seen to be exact.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,9 +180,10 @@ class _Planner:
         return f"{called}used by other code, which reads its parameters" if module in part.opened else None
 
     def _reason_of_arguments(self, norm: nn.Module, part: Part) -> str | None:
+        parameters = list(inspect.signature(type(norm).forward).parameters)[1:]  # without self
         for node in part.nodes_of(norm):
-            names = dict(zip(("valid", "lengths", "offsets", "sample_weight"), node.args[1:], strict=False))
-            given = [name for name, value in (names | node.kwargs).items() if value is not None and name != "input"]
+            named = dict(zip(parameters, node.args, strict=False)) | node.kwargs
+            given = [name for name, value in named.items() if value is not None and name != "input"]
             if given:
                 return f"called with {', '.join(given)}: a folded layer does not set padding to 0"
         return None
