@@ -159,7 +159,7 @@ def batches() -> Iterator[dict[str, Tensor]]:
 @pytest.mark.parametrize("averaged", [False, True])
 def test_update_bn_with_lengths(averaged: bool) -> None:
     model: Any = Ragged()
-    own = AveragedModel(model) if averaged else model
+    own: Any = AveragedModel(model) if averaged else model
     update_bn(batches(), FromBatch(own))
     norm_of = own.module.norm if averaged else own.norm
     means, variances = [], []

@@ -57,7 +57,7 @@ class FrozenBatchNorm:
         return module.train(False)
 
     def reset_running_stats(self) -> None:
-        """Does nothing: `torch.optim.swa_utils.update_bn` resets every batch norm, and would not fill this one again."""
+        """Does nothing: `torch.optim.swa_utils.update_bn` resets all batch norms, and could not fill this one again."""
 
 
 class FrozenBatchNorm1d(FrozenBatchNorm, BatchNorm1d):
