@@ -66,7 +66,6 @@ def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     tag = positions_of(tracker, func, x, count)
     if tag is None:
         return without_positions(tracker, x, func(x, **given))
-    result = func(tracker.fill(x, tag), **given)
     stride = spread(given.get("stride", 1), count)
     dilation = spread(given.get("dilation", 1), count)
     kernel: tuple[int, ...] = tuple(weight.shape[2:])
@@ -75,6 +74,11 @@ def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
         sides = tuple(d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
     else:
         sides = tuple(2 * one for one in spread(0 if padding == "valid" else padding, count))
+    if any(sides[axis - 2] for axis in tag.extents):
+        x = tracker.fill(x, tag)
+    else:  # no window that lies inside a sequence reads padding; only the gradient of the weight does, times 0
+        x, _ = tracker.fill_unless_finite(x, tag)
+    result = func(x, **given)
 
     def length(one: int, i: int) -> int:
         return convolved(one, kernel[i], stride[i], sides[i], dilation[i])

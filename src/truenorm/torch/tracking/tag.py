@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -114,8 +114,12 @@ class Tag:
         )
 
     def having(self, padding: Padding) -> Tag:
-        """The same axes with other padding."""
-        return self if padding is self.padding else replace(self, padding=padding)
+        """The same axes with other padding. What was computed of them is taken over."""
+        if padding is self.padding:
+            return self
+        new = object.__new__(Tag)
+        vars(new).update(vars(self), padding=padding)
+        return new
 
     def with_axis(self, axis: int, size: int, role: Role = None) -> Tag:
         """One axis changed to a single factor."""

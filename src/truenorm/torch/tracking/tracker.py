@@ -34,6 +34,7 @@ class Untagged(Enum):
     MADE = "made inside"
 
 
+WITHOUT_TENSORS = {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device}
 FRESH, MADE = Untagged.FRESH, Untagged.MADE
 State = Tag | Lost | Untagged
 
@@ -227,7 +228,7 @@ class Tracker:
     def call_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function without a rule: what it makes of ragged tensors is lost."""
         result = func(*args, **kwargs)
-        if not any(True for _ in tensors_in(result)):
+        if type(result) in WITHOUT_TENSORS or not any(True for _ in tensors_in(result)):
             return result
         states = [self.look(one) for one in tensors_in((args, kwargs))]
         lost = next((one for one in states if isinstance(one, Lost)), None)
