@@ -215,6 +215,12 @@ def test_functions_of_autograd_are_followed_inside() -> None:
         assert tracked.tag(y).lengths == {2: (5, 2)}
 
 
+def test_a_function_without_a_rule_that_reads_the_input() -> None:
+    model = nn.Sequential(Fourier(), nn.Conv1d(3, 4, 3))
+    with pytest.raises(ValueError, match="were lost at fft_rfft in 0"), tnt.padded(lengths=[9, 4]):
+        model(normal(2, 3, 9))
+
+
 def test_tensors_with_other_lengths_are_declared() -> None:
     conv = nn.Conv1d(3, 4, 3, padding=1)
     x, other = normal(2, 3, 9), normal(2, 3, 5)

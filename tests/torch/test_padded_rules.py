@@ -191,11 +191,21 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "gate": _gated,
     "residual": lambda x: x + functional.gelu(x) * 0.5 - 1 / (1 + x * x),
     "in place": lambda x: x.clone().mul_(2).add_(1).relu_(),
+    "in place, through a view": lambda x: _changed_by_a_view(x, 0),
+    "in place, seen by a view": lambda x: _changed_by_a_view(x, 1),
     "masked_fill": lambda x: x.masked_fill(x > 1, 0.5).where(x > -1, x.detach()),
     "setitem": lambda x: _with_zeros(x),
     "log": lambda x: torch.log(functional.relu(x) + 0.0).clamp(min=-3.0),
     "dtype": lambda x: x.float().to(torch.float64).contiguous(),
 }
+
+
+def _changed_by_a_view(x: Tensor, which: int) -> Tensor:
+    """Its padding holds zeros, as far as is known before."""
+    padded = functional.pad(x, (0, 1))
+    pair = padded, padded[:, :]
+    pair[1 - which].add_(1.5)
+    return pair[which]
 
 
 def _with_zeros(x: Tensor) -> Tensor:

@@ -53,6 +53,14 @@ def saved_tensors_are_hooked() -> bool:
     return _saved_tensor_hooks(False) is not None
 
 
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor and all views of it were changed in place; -1 if torch does not count it."""
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # made in inference mode
+        return -1
+
+
 def compiler_is_loaded() -> bool:
     """Whether torch.compile may have been used."""
     return "torch._dynamo" in sys.modules

@@ -115,6 +115,7 @@ def _before(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return None
     tracker.modules.append(module)
     if tracker.paused is not None:
+        layers.note_inside(tracker, module)
         return None
     _check_checkpoint(tracker, module)
     if len(tracker.modules) == 1:

@@ -35,6 +35,12 @@ def before(tracker: Tracker, module: nn.Module, args: tuple[Any, ...]) -> tuple[
     return None
 
 
+def note_inside(tracker: Tracker, module: nn.Module) -> None:
+    """A module is called inside one that is not followed, because it has a rule of its own."""
+    if isinstance(module, _RaggedLayer):
+        tracker.notes.not_given[module] = None
+
+
 def after(tracker: Tracker, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
     if tracker.paused is module:
         tracker.paused = None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from truenorm.torch._compat import backward_pass
 from truenorm.torch.tracking.activation import Activation
-from truenorm.torch.tracking.tracker import State, Tracker, new_states
+from truenorm.torch.tracking.tracker import State, States, Tracker
 
 
 class Recording:
@@ -32,14 +32,13 @@ class Recording:
             states.append(first_look(x) if found is None else found)
             return states[-1]
 
-        tracker.states, tracker.recording = new_states(), True
+        tracker.states, tracker.recording = States(), True
         tracker.first_look = look
 
     def __exit__(self, *error: Any) -> None:
         tracker, inside = self.tracker, self.tracker.states
         tracker.states, tracker.first_look, tracker.recording = self._outside
-        for x, state in inside.items():
-            tracker.states[x] = state
+        tracker.states.update(inside)
 
 
 class Replaying:

@@ -53,16 +53,17 @@ class Notes:
     def lost(self, function: str, module: nn.Module | None, why: str) -> str:
         """Note that a function lost track; returns where."""
         self.mixed[function, module, why] = None
-        return self._describe(function, module, why)
+        return self.describe(function, module, why)
 
     def report(self) -> PaddedReport:
         def names(modules: Any) -> tuple[str, ...]:
             return tuple(self.name(module) for module in modules)
 
-        mixed = tuple(self._describe(*one) for one in self.mixed)
+        mixed = tuple(self.describe(*one) for one in self.mixed)
         return PaddedReport(names(self.given), names(self.not_given), names(self.not_converted), mixed)
 
-    def _describe(self, function: str, module: nn.Module | None, why: str) -> str:
+    def describe(self, function: str, module: nn.Module | None, why: str) -> str:
+        """A function, and the module that called it."""
         place = "" if module is None else f" in {self.name(module)}"
         return f"{function}{place}{f' ({why})' if why else ''}"
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from truenorm.torch._compat import version_of
 from truenorm.torch.tracking.registry import RULES
 from truenorm.torch.tracking.report import Notes
 from truenorm.torch.tracking.tag import Extent, Factor, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
@@ -44,7 +45,7 @@ class Tracker:
 
     def __init__(self, extents: tuple[Extent, ...], batch_size: int, along: tuple[int, ...] | None) -> None:
         self.extents, self.batch_size, self.along = extents, batch_size, along
-        self.states = new_states()
+        self.states = States()
         self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
         # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
         self.first_look: Callable[[Tensor], State] = self._first_look
@@ -234,8 +235,21 @@ class Tracker:
         lost = next((one for one in states if isinstance(one, Lost)), None)
         if any(isinstance(one, Tag) and one.is_ragged for one in states):
             return self.lose(result, func)
+        if lost is None and any(map(self._may_be_input, tensors_in((args, kwargs)))):
+            lost = Lost(self.notes.describe(name_of(func), self.module, ""))
         self.set(result, lost or MADE)
         return result
+
+    def _may_be_input(self, x: Tensor) -> bool:
+        """Whether a tensor has values of the sequences, on an axis that is not known yet."""
+        return (
+            self.look(x) is FRESH
+            and x.is_floating_point()
+            and len(x.shape[1:]) > 0
+            and len(x) == self.batch_size
+            and max(x.shape[1:])
+            >= max((max(one, default=0) for one in self.extents if isinstance(one, tuple)), default=0)
+        )
 
     @property
     def module(self) -> nn.Module | None:
@@ -258,14 +272,41 @@ class Tracker:
 
     def close(self) -> None:
         """Forget all tensors."""
-        self.states = new_states()
+        self.states = States()
         self.modules, self.paused, self.pending = [], None, None
         self._masks, self._constants = {}, {}
 
 
-def new_states() -> Any:
-    """A dictionary of states by tensor, which keeps no tensor alive."""
-    return WeakTensorKeyDictionary()
+class States:
+    """States by tensor, without keeping a tensor alive.
+
+    If a tensor has changed in place since its state was set, perhaps through a view, its padding may hold anything.
+    """
+
+    def __init__(self) -> None:
+        self._states: Any = WeakTensorKeyDictionary()
+
+    def get(self, x: Tensor) -> State | None:
+        found = self._states.get(x)
+        if found is None:
+            return None
+        state: State = found[0]
+        if isinstance(state, Tag) and state.padding is not Padding.ANY and found[1] != version_of(x):
+            return state.having(Padding.ANY)
+        return state
+
+    def __setitem__(self, x: Tensor, state: State) -> None:
+        self._states[x] = (state, version_of(x))
+
+    def __contains__(self, x: Tensor) -> bool:
+        return x in self._states
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def update(self, other: States) -> None:
+        """Take over all states of another one."""
+        self._states.update(other._states)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
