@@ -9,14 +9,19 @@ differences between the outputs of a sequence in a padded batch and of the same 
 
 from __future__ import annotations
 
+import copy
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import click
 import torch
 from torch import Tensor, nn
 
 import truenorm.torch as tnt
+from tools.lockstep import run_in_lockstep
 
 SPEECH: dict[str, Any] = {
     "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32,
@@ -162,3 +167,75 @@ def difference(found: Tensor, expected: list[Tensor]) -> float:
     if not all(part.isfinite().all() for part in parts):
         return float("inf")
     return max(float((part - one.detach()).abs().max()) for part, one in zip(parts, expected, strict=True))
+
+
+# ---- the table ----
+
+
+@dataclass(frozen=True)
+class Row:
+    """The largest differences to the sequences without padding."""
+
+    before_without_mask: float
+    before_eval: float
+    before_train: float
+    after_eval: float
+    after_train: float
+
+
+def measure(case: Case, more: int = 53) -> Row:
+    """In a batch with `more` positions of zeros behind its longest sequence, and with the mask that the model takes."""
+    without_mask = 0.0
+    found: dict[bool, list[float]] = {}
+    for training in (False, True):
+        model = case.build().train(training)
+        x, lengths = case.batch()
+        start = copy.deepcopy(model.state_dict())
+        with torch.no_grad():
+            parts = [x[i : i + 1, :n] for i, n in enumerate(lengths.tolist())]
+            expected = [one[0] for one in run_in_lockstep(model, parts, case.call)]
+            wide = with_padding(x, lengths, more, 0.0)
+            mask = mask_of(lengths, wide.shape[1]).long()
+            if not training:
+                without_mask = difference(case.call(model, wide), expected)
+            model.load_state_dict(start)
+            before = difference(case.call(model, wide, mask), expected)
+            model.load_state_dict(start)
+            tnt.convert(model)
+            with case.padded():
+                after = difference(case.call(model, wide, mask), expected)
+        found[training] = [before, after]
+    return Row(without_mask, found[False][0], found[True][0], found[False][1], found[True][1])
+
+
+HEADER = ["model", "norms", "no mask", "mask", "mask, training", "padded", "padded, training"]
+
+
+def table(names: Sequence[str] = tuple(CASES)) -> str:
+    lines = [f"| {' | '.join(HEADER)} |", "|---|---|---|---|---|---|---|"]
+    for name in names:
+        row = measure(CASES[name])
+        numbers = (row.before_without_mask, row.before_eval, row.before_train, row.after_eval, row.after_train)
+        lines.append(f"| {name} | {CASES[name].norms} | {' | '.join(f'{one:.1g}' for one in numbers)} |")
+    version = importlib.import_module("transformers").__version__
+    return "\n".join(
+        [*lines, "", f"transformers {version}, torch {torch.__version__.split('+')[0]}, float32, on the CPU."]
+    )
+
+
+@click.command()
+@click.option("--write", type=click.Path(exists=True, path_type=Path), help="Put the table between its markers there.")
+def main(write: Path | None) -> None:
+    """Run the models with and without padding, before and after, and print the differences."""
+    from bench.table import replace
+
+    torch.set_num_threads(1)
+    found = table()
+    if write is None:
+        click.echo(found)
+    else:
+        write.write_text(replace(write.read_text("utf-8"), found, "retrofit-models"), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
