@@ -107,8 +107,10 @@ bench-all: $(DEV) ## Measure everything in fifteen minutes and write it into REA
 	@$(BIN)/python -m bench.layers --write docs/torch.md
 	@rm -f bench/results.partial.json
 
-experiments: $(DEV) ## Run everything that docs/lab.md reports, in about ten minutes
+experiments: $(DEV) ## Run everything that docs/lab.md and docs/retrofit.md report, in about fifteen minutes
 	@$(BIN)/python -m tools.experiments --write docs/lab.md
+	@$(BIN)/python -m tools.retrofit_models --write docs/retrofit.md
+	@$(BIN)/python -m tools.retrofit_training --write docs/retrofit.md
 	@$(BIN)/python -m tools.recordings
 
 clean: ## Remove everything that can be made again
