@@ -181,29 +181,42 @@ template <class T, class A> void forward_planes(const Forward<T>& call) {
     });
 }
 
-// parts (channels, 2): the sums of dy and of dy * xhat over each plane of the group.
+// parts (channels, 2): the sums of dy and of dy * xhat over each plane of the group. Valid elements that do not lie
+// together are gathered into full blocks, so that the gaps between them change no bit.
 template <class T, class A>
 void sums_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i, double rstd, double* parts) {
     const CallParams& p = call.p;
     const Moments& found = call.moments[i];
     const double middle = center_of(found, rstd);
     const LoopStatistic<A> one(middle, rstd);
+    const bool scattered = call.runs.first[q + 1] - call.runs.first[q] > 1;
     for (std::int64_t c = 0; c < p.channels; ++c) {
         const std::int64_t at = (q * p.width() + k * p.channels + c) * p.positions;
         double plain = 0, product = 0;
+        const auto add = [&](const T* xs, const T* dys, std::int64_t n) {
+            double here = 0, here_product = 0;
+            if (one.fits) loops<T, A>().sums(xs, dys, n, one.hi, one.lo, one.rstd, &here, &here_product);
+            if (!one.fits || !std::isfinite(here) || !std::isfinite(here_product))  // beyond float
+                loops<T, double>().sums(xs, dys, n, middle, 0.0, rstd, &here, &here_product);
+            plain += here;
+            product += here_product;
+        };
+        T gathered_x[BLOCK], gathered_dy[BLOCK];
+        std::int64_t gathered = 0;
         const auto stretch = [&](std::int64_t start, std::int64_t length) {
-            for (std::int64_t j = 0; j < length; j += BLOCK) {
-                const std::int64_t n = length - j < BLOCK ? length - j : BLOCK;
-                const T *xs = call.x + at + start + j, *dys = call.dy + at + start + j;
-                double here = 0, here_product = 0;
-                if (one.fits) loops<T, A>().sums(xs, dys, n, one.hi, one.lo, one.rstd, &here, &here_product);
-                if (!one.fits || !std::isfinite(here) || !std::isfinite(here_product))  // beyond float
-                    loops<T, double>().sums(xs, dys, n, middle, 0.0, rstd, &here, &here_product);
-                plain += here;
-                product += here_product;
+            const T *xs = call.x + at + start, *dys = call.dy + at + start;
+            for (std::int64_t j = 0; !scattered && j < length; j += BLOCK)
+                add(xs + j, dys + j, length - j < BLOCK ? length - j : BLOCK);
+            for (std::int64_t j = 0; scattered && j < length; ++j) {
+                gathered_x[gathered] = xs[j];
+                gathered_dy[gathered] = dys[j];
+                if (++gathered < BLOCK) continue;
+                add(gathered_x, gathered_dy, gathered);
+                gathered = 0;
             }
         };
         sweep_plane(p, call.runs, q, stretch, [](std::int64_t, std::int64_t) {});
+        if (gathered) add(gathered_x, gathered_dy, gathered);
         parts[2 * c] = plain;
         parts[2 * c + 1] = product;
     }
