@@ -78,6 +78,13 @@ class Pattern:
         return tuple(math.prod(sizes) for sizes in covered if sizes)
 
     @property
+    def position_sizes(self) -> dict[int, int]:
+        """Of the axes besides b and the channels, numbered after splitting."""
+        sources = [i for i, word in enumerate(self.words) for _ in word]
+        pieces = enumerate(zip(self.pieces, sources, strict=True))
+        return {i: piece[1] for i, (piece, source) in pieces if source != self.channel and piece[0] != "b"}
+
+    @property
     def has_lengths(self) -> bool:
         return {"b", "t"} <= {name for name, _, _, _ in self.pieces}
 
@@ -115,6 +122,13 @@ class Pattern:
         """The statistics of packed rows: one for each row if there is one for each position."""
         names = [name for name, _, reduced, _ in self.pieces if not reduced]
         return pack(array, names, lengths) if {"b", "t"} <= set(names) else array
+
+    def segment_statistics(self, array: Array, lengths: Array, order: Array) -> Array:
+        """The same for rows in another order, of which an empty sequence has none, and so no statistic."""
+        names = [name for name, _, reduced, _ in self.pieces if not reduced]
+        if {"b", "t"} <= set(names):
+            return pack(array, names, lengths)[order]
+        return array.compress(np.asarray(lengths) > 0, names.index("b")) if "b" in names else array
 
     def fill(self, positions: Array) -> Array:
         """An array over the positions, or with the rank of x, broadcast to the split shape."""
@@ -193,14 +207,24 @@ SEQUENCES = {name: one for name, one in PATTERNS.items() if one.has_lengths}
 
 LENGTHS = np.array([3, 0, 5, 1])  # for b:4 and t:5: a part, nothing, everything, a single position
 SAMPLE_WEIGHTS = [0.0, 0.5, 1.0, 1.25, 2.0]  # zero, below one, above one; their sums are exact
-RAGGED = ("nothing", "valid by position", "valid by element", "valid by sample", "lengths", "offsets")
+RAGGED = (
+    "nothing",
+    "valid by position",
+    "valid by element",
+    "valid by sample",
+    "lengths",
+    "lengths of each axis",
+    "offsets",
+    "segments",
+)
+PACKED = ("offsets", "segments")  # kinds for which x is packed
 
 
 @dataclass(frozen=True)
 class Ragged:
     """One way to mark valid elements: arguments for the library, and split arrays for the oracle."""
 
-    arguments: dict[str, Array]
+    arguments: dict[str, Any]
     valid: Array | None
     sample_weight: Array | None
     form: Callable[[Array], Array]  # a split array in the shape that the library takes and returns
@@ -209,7 +233,7 @@ class Ragged:
 
 def ragged(pattern: Pattern, kind: str, rng: np.random.Generator, *, weighted: bool = False) -> Ragged | None:
     """The arguments of this kind for a pattern; None if the pattern does not allow them."""
-    arguments: dict[str, Array] = {}
+    arguments: dict[str, Any] = {}
     valid: Array | None = None
 
     if kind == "valid by position":
@@ -221,7 +245,16 @@ def ragged(pattern: Pattern, kind: str, rng: np.random.Generator, *, weighted: b
     elif kind == "valid by sample":
         arguments["valid"] = np.ones((pattern.shape[0], *[1] * (len(pattern.shape) - 1)), bool)
         arguments["valid"][1:2] = False
-    elif kind in ("lengths", "offsets"):
+    elif kind == "lengths of each axis":
+        sizes = pattern.position_sizes
+        if not sizes or "b" not in (names := [name for name, *_ in pattern.pieces]):
+            return None
+        samples = pattern.split[names.index("b")]
+        arguments["lengths"] = tuple(rng.integers(0, size + 1, samples) for size in sizes.values())
+        places, valid = np.indices(pattern.split), np.ones(pattern.split, bool)
+        for i, lengths in zip(sizes, arguments["lengths"], strict=True):
+            valid &= places[i] < lengths[places[names.index("b")]]
+    elif kind in ("lengths", *PACKED):
         if not (pattern.has_lengths if kind == "lengths" else pattern.has_offsets):
             return None
         arguments["lengths"], valid = LENGTHS, pattern.mask(LENGTHS)
@@ -230,7 +263,7 @@ def ragged(pattern: Pattern, kind: str, rng: np.random.Generator, *, weighted: b
 
     sample_weight: Array | None = None
     if weighted:
-        if kind == "offsets":  # one number for each row, so for b and t
+        if kind in PACKED:  # one number for each row, so for b and t
             sample_weight = pattern.spread(rng.choice(SAMPLE_WEIGHTS, (len(LENGTHS), int(LENGTHS.max()))))
             arguments["sample_weight"] = pattern.pack(sample_weight, LENGTHS)[:, 0]
         else:
@@ -245,6 +278,21 @@ def ragged(pattern: Pattern, kind: str, rng: np.random.Generator, *, weighted: b
             sample_weight,
             form=lambda split: pattern.pack(split, LENGTHS),
             statistics=lambda kept: pattern.pack_statistics(kept, LENGTHS),
+        )
+    if kind == "segments":  # the same rows in any order; within a sequence they keep theirs
+        del arguments["lengths"]
+        ids = np.repeat([-5, 0, 4, 30], LENGTHS)
+        mixed = np.argsort(rng.permutation(ids), kind="stable")
+        order = np.argsort(mixed)
+        arguments["segments"] = ids[order]
+        if weighted:
+            arguments["sample_weight"] = arguments["sample_weight"][order]
+        return Ragged(
+            arguments,
+            valid,
+            sample_weight,
+            form=lambda split: pattern.pack(split, LENGTHS)[order],
+            statistics=lambda kept: pattern.segment_statistics(kept, LENGTHS, order),
         )
     return Ragged(
         arguments,
@@ -410,10 +458,11 @@ def check(
 
     arguments: dict[str, Any] = way.arguments | parameters
     inputs = {"x": way.form(x).astype(dtype), "dy": way.form(dy).astype(dtype)} | arguments
-    before = {name: value.tobytes() for name, value in inputs.items()}
+    before = {name: np.asarray(value).tobytes() for name, value in inputs.items()}
     out = tn.forward(inputs["x"], norm, padding=padding, moments=moments if given else None, **arguments)
     mine = Results(out.y, *tn.backward(inputs["dy"], out), out.moments)
-    assert before == {name: value.tobytes() for name, value in inputs.items()}, f"{what}: an input was modified"
+    after = {name: np.asarray(value).tobytes() for name, value in inputs.items()}
+    assert before == after, f"{what}: an input was modified"
 
     # The rounding of x and of its mean is multiplied by rstd in xhat: this is the condition number.
     selected = x if way.valid is None else x[way.valid]
