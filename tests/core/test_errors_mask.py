@@ -239,6 +239,14 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "sample_weight must have the shape (5,), one for each packed row, got (4,).",
     ),
     (
+        lambda: tn.measure(ROWS[None], tn.instance(), offsets=[0, 2, 5], sample_weight=np.ones(5)),
+        "sample_weight must have the shape (1, 5), one for each packed row, got (5,).",
+    ),
+    (
+        lambda: tn.measure(np.zeros((5, 2, 3)), tn.instance(), segments=[0] * 5, sample_weight=np.ones((5, 3))),
+        "sample_weight must have the shape (5, 2), one for each packed row, got (5, 3).",
+    ),
+    (
         lambda: tn.measure(ROWS, tn.batch(), offsets=[0, 2, 5], sample_weight=np.ones(4)),
         "sample_weight must have the shape (5,) (x without its channel axis) or (5, 3), or 1 along some axes, "
         "got (4,) for x of shape (5, 3).",

@@ -49,6 +49,9 @@ PATTERNS: tuple[tuple[str, dict[str, int], str | None], ...] = (
     ("[b t c]", {}, None),
     ("b [t]", {}, None),
     ("c [h] b [w]", {}, None),
+    ("[b n] c", {}, None),
+    ("b [t] h c", {}, None),
+    ("b [t h] (g [c])", {"g": 2}, None),
     ("[b] (t c)", {"t": 3}, None),
     ("b ([g] c) [t]", {"g": 2}, None),
     ("b [h c]", {}, "h c"),
@@ -92,7 +95,7 @@ class Case:
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])
 
     def __str__(self) -> str:
-        ragged = ", ".join(f"{name}={list(one.shape)}" for name, one in self.ragged.items())
+        ragged = ", ".join(f"{name}={list(np.shape(one)) or one}" for name, one in self.ragged.items())
         return (
             f"{self.norm!r} of {self.dtype}{list(self.x.shape)}, values {self.values}, {self.order}, {self.form}, "
             f"ragged ({ragged}), parameters ({', '.join(self.parameters)}), padding={self.padding!r}, "
@@ -140,7 +143,7 @@ class Case:
         for key in ("weight", "bias"):
             if key in self.parameters:
                 setattr(layer, key, torch.nn.Parameter(torch.tensor(self.parameters[key])))
-        ragged = {key: torch.tensor(one) for key, one in self.ragged.items()}
+        ragged = {key: as_tensors(one) for key, one in self.ragged.items()}
         input, rows, dy = x, None, torch.tensor(self.dy).to(dtype)
         if self.form == "nested":
             input = torch.nested.nested_tensor_from_jagged(x, ragged.pop("offsets"))
@@ -201,6 +204,13 @@ class Case:
         return next(iter(self.parameters.values())).shape if self.parameters else (1,)
 
 
+def as_tensors(value: Any) -> Any:
+    """Arrays as tensors, also in a tuple."""
+    if isinstance(value, tuple):
+        return tuple(map(as_tensors, value))
+    return torch.tensor(value) if isinstance(value, np.ndarray) else value
+
+
 @contextlib.contextmanager
 def using(name: Any) -> Iterator[None]:
     before = engine.engine()
@@ -254,10 +264,15 @@ def make(seed: int, number: int) -> Case:
     dtype = str(rng.choice(DTYPES))
     shape = random_shape(rng, norm)
     ragged, form = random_ragged(rng, norm, shape)
-    packed = "offsets" in ragged
+    packed = "offsets" in ragged or "segments" in ragged
+    channels = shape[-1]
     if packed:
-        shape = (int(ragged["offsets"][-1]), shape[-1])
-    layout = norm.view(shape) if not packed else tn.Norm("t [c]").view(shape)
+        rows = int(ragged["offsets"][-1]) if "offsets" in ragged else len(ragged["segments"])
+        shape = (rows, *shape[2:])
+        if form == "array" and rng.random() < 0.3:
+            shape = (1, *shape)
+            ragged |= {key: one[None] for key, one in ragged.items() if key == "sample_weight"}
+    layout = norm.view(shape) if not packed else tn.Norm("... [c]").view(shape)
     values = str(rng.choice(VALUES))
     x = rounded(random_values(rng, values, shape, dtype), dtype)
     dy = rounded(rng.normal(0.3, 1.0, shape) * 10.0 ** rng.integers(-3, 4), dtype)
@@ -265,7 +280,7 @@ def make(seed: int, number: int) -> Case:
     garbage = rounded(rng.choice(GARBAGE, shape), dtype)
     x, dy = np.where(valid, x, garbage), np.where(valid, dy, rng.permuted(garbage))
     parameters: dict[str, Array] = {}
-    covered = layout.weight_shape if not packed else (shape[1],)
+    covered = layout.weight_shape if not packed else (channels,)
     for name in ("weight", "bias"):
         if covered is not None and rng.random() < 0.6:
             size = rng.uniform(0.4, 2.3, covered) * rng.choice([-1.0, 1.0, 1.0, 0.0, 1e-3, 1e3], covered)
@@ -301,23 +316,40 @@ def random_shape(rng: np.random.Generator, norm: tn.Norm) -> tuple[int, ...]:
             return tuple(shape)
 
 
-def random_ragged(rng: np.random.Generator, norm: tn.Norm, shape: tuple[int, ...]) -> tuple[dict[str, Array], Form]:
-    layout, ragged, form = norm.view(shape), {}, "array"
+def random_ragged(rng: np.random.Generator, norm: tn.Norm, shape: tuple[int, ...]) -> tuple[dict[str, Any], Form]:
+    layout, form = norm.view(shape), "array"
+    ragged: dict[str, Any] = {}
     names = {axis.name: axis.size for axis in layout.axes}
-    kind = str(rng.choice(["nothing", "nothing", "valid", "valid by element", "lengths", "offsets"]))
-    plain = norm.affine is None and set(names) <= {"b", "t", "g", "c"} and len(shape) == 3 and layout.channel == 2
+    kinds = ["nothing", "nothing", "valid", "valid by element", "lengths", "along", "each axis", "offsets", "segments"]
+    kind = str(rng.choice(kinds))
+    last = len(shape) - 1
+    plain = norm.affine is None and set(names) <= {"b", "t", "h", "g", "c"} and last > 1 and layout.channel == last
+    if kind == "segments" and {"b", "t"} <= set(names) and plain:
+        rows = int(rng.integers(0, names["b"] * names["t"] + 1))
+        ids = rng.integers(-3, 40, names["b"])[rng.integers(0, names["b"], rows)]
+        ragged["segments"] = np.sort(ids) if rng.random() < 0.3 else ids
+        if rng.random() < 0.3:
+            ragged["sample_weight"] = random_weights(rng, (rows, *shape[2:-1]))
+        return ragged, "array"
     if kind == "offsets" and {"b", "t"} <= set(names) and plain:
         lengths = rng.integers(0, names["t"] + 1, names["b"])
-        form = str(rng.choice(["array", "nested", "packed sequence"]))
+        form = str(rng.choice(["array", "nested", "packed sequence"])) if len(shape) == 3 else "array"
         if form == "packed sequence":
             lengths = np.maximum(lengths, 1)
         ragged["offsets"] = np.concatenate([[0], np.cumsum(lengths)])
         if rng.random() < 0.3:
-            ragged["sample_weight"] = random_weights(rng, (int(lengths.sum()),))
+            ragged["sample_weight"] = random_weights(rng, (int(lengths.sum()), *shape[2:-1]))
             form = "array" if form == "packed sequence" else form
         return ragged, form  # type: ignore[return-value]
-    if kind == "lengths" and {"b", "t"} <= set(names):
-        ragged["lengths"] = rng.integers(0, names["t"] + 1, names["b"])
+    sizes = [layout.split[i] for i in layout.position_axes]
+    if kind == "lengths" and layout.ragged_axis is not None and "b" in names:
+        ragged["lengths"] = rng.integers(0, layout.split[layout.ragged_axis] + 1, names["b"])
+    elif kind == "along" and sizes and "b" in names:
+        axis = layout.axes[int(rng.choice(layout.position_axes))]
+        ragged["lengths"] = rng.integers(0, axis.size + 1, names["b"])
+        ragged["along"] = axis.name if rng.random() < 0.5 else axis.source
+    elif kind == "each axis" and sizes and "b" in names:
+        ragged["lengths"] = tuple(rng.integers(0, size + 1, names["b"]) for size in sizes)
     elif kind == "valid":
         ragged["valid"] = rng.random(layout.positions) < rng.choice([0.3, 0.8])
     elif kind == "valid by element":
@@ -331,11 +363,11 @@ def random_weights(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return rng.choice([0.0, 0.5, 1.0, 1.25, 2.0, 1e-3, 1e3], shape)
 
 
-def valid_elements(norm: tn.Norm, shape: tuple[int, ...], ragged: dict[str, Array]) -> Array:
+def valid_elements(norm: tn.Norm, shape: tuple[int, ...], ragged: dict[str, Any]) -> Array:
     """Which elements of x are valid. All packed rows are."""
-    if "offsets" in ragged:
+    if "offsets" in ragged or "segments" in ragged:
         return np.ones(shape, bool)
-    only: dict[str, Any] = {name: ragged[name] for name in ("valid", "lengths") if name in ragged}
+    only: dict[str, Any] = {name: ragged[name] for name in ("valid", "lengths", "along") if name in ragged}
     with using("reference"):
         kept = tn.forward(np.zeros(shape), norm, padding="keep", bias=None, **only)
     mask = kept.masked.valid

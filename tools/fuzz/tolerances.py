@@ -236,7 +236,7 @@ def _restore(out: Normalized, values: Array) -> Array:
     if masked.valid is not None:
         values = np.where(masked.valid, values, 0.0)
     values = values.reshape(masked.layout.shape)
-    return values if masked.rows is None else values[masked.rows]
+    return values if masked.rows is None else masked.from_packed(values[masked.rows])
 
 
 def _rstd(m2: Array, count: Array, out: Normalized) -> Array:

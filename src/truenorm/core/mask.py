@@ -247,13 +247,12 @@ def _position_weights(masked: MaskedInput, sample_weight: ArrayLike) -> Floats:
 def _row_weights(masked: MaskedInput, weights: Floats) -> Floats:
     """The weights of packed rows, sample by sample: (rows, ...), with 1 for the channels."""
     rows, *others = (int(np.asarray(masked.rows).sum()), *masked.layout.shape[2:])
-    channel = (masked.layout.channel or 0) - 1
-    found = weights
-    if masked.source.ndim > 1 + len(others) and weights.ndim > len(others) and weights.shape[0] == 1:
-        found = found[0]  # the axis of size 1 in front of the rows
+    channel, leading = (masked.layout.channel or 0) - 1, masked.source.ndim > 1 + len(others)
+    fits = not leading or weights.shape[:1] == (1,)
+    found = weights[0] if leading and fits else weights
     found = np.expand_dims(found, channel) if found.ndim == len(others) else found
-    fits = found.ndim == 1 + len(others) and len(found) == rows
+    fits = fits and found.ndim == 1 + len(others) and len(found) == rows
     if not fits or any(size not in (1, most) for size, most in zip(found.shape[1:], others, strict=True)):
-        expected = (rows, *(size for i, size in enumerate(others, 1) if i != channel))
+        expected = (*[1] * leading, rows, *(size for i, size in enumerate(others, 1) if i != channel))
         raise ValueError(f"sample_weight must have the shape {expected}, one for each packed row, got {weights.shape}.")
     return found if masked.order is None else found[masked.order]

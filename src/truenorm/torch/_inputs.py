@@ -215,7 +215,11 @@ def _unpack_rows(x: Tensor, given: Ragged, segments: Tensor | None, *, sequences
     leading = sequences and x.dim() > 1 + row_axes and x.shape[0] == 1
     shape = tuple(x.shape)
     rows, weight = (x.squeeze(0), given.sample_weight) if leading else (x, given.sample_weight)
-    if leading and weight is not None and weight.dim() >= rows.dim() and weight.shape[0] == 1:
+    if leading and weight is not None:
+        if weight.dim() < rows.dim() or weight.shape[0] != 1:
+            raise ValueError(
+                f"sample_weight: the shape {shape[:-1]}, x without its channel axis, got {tuple(weight.shape)}."
+            )
         weight = weight.squeeze(0)
     order = None
     if segments is not None:
@@ -311,6 +315,8 @@ def check_ragged(norm: Norm, shape: Sequence[int], ragged: Ragged) -> MaskedInpu
     rows = rows_of(norm) if ragged.offsets is not None else None
     if rows is not None and not rows.alike:  # `unpack` has taken the axis of size 1 in front away
         shape = (1, *shape)
+        if "sample_weight" in arrays:
+            arrays["sample_weight"] = arrays["sample_weight"][None]
     return mask_input(_array_of_shape(tuple(shape)), norm, **arrays)
 
 

@@ -11,6 +11,7 @@ import torch
 from truenorm.core import norm as recipes
 from truenorm.core.lengths import norm_along
 from truenorm.core.norm import Norm, norm_from_text, text_of
+from truenorm.core.packed import packed_norm
 
 # As `text_of` writes it: of x as it is given, and of x with its axis 1 moved to the end (None if there is no such).
 # Empty if the arguments make no sense, such as an eps below 0.
@@ -82,6 +83,12 @@ def norms_along(norms: Norms, rank: int, along: int | str) -> Norms:
         return text_of(first), None
     axis = along % rank if isinstance(along, int) else next(i for i, one in enumerate(first.axes) if "t" in one.names)
     return text_of(first), text_of(norm_along(norm_from_text(norms[1]), rank, axis - 1))
+
+
+@_constant
+def packed_norms(norms: Norms, rank: int) -> Norms:
+    """The same for packed rows that are alike, x of this rank."""
+    return (text_of(packed_norm(norm_from_text(norms[0]), rank)), None) if norms[0] else norms
 
 
 def rms_norms(axes: int, eps: float | None) -> tuple[Norms, Norms]:

@@ -17,7 +17,7 @@ from truenorm.torch._dispatch import run
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, WeightLike, unpack
 from truenorm.torch._kernel import table_of
-from truenorm.torch._norms import Norms
+from truenorm.torch._norms import Norms, packed_norms
 from truenorm.torch.layers import _TrackingLayer
 
 
@@ -103,12 +103,15 @@ class Normalize(_TrackingLayer, nn.Module):
             sequences=rows is None or not rows.alike,
             row_axes=1 if rows is None else rows.named,
         )
+        norms = self._norms
+        if unpacked.packed and (unpacked.ragged is None or unpacked.ragged.offsets is None):  # rows that are alike
+            norms = packed_norms(norms, unpacked.x.dim())
         weight, bias, mean, var, counter = self._state()
         fixed = None
         if not self.training and mean is not None and var is not None:
             fixed = FixedStatistics(mean, var)
         y: Any
-        y, moments = run(unpacked, self._norms, weight, bias, self.padding, self.shape, fixed=fixed)
+        y, moments = run(unpacked, norms, weight, bias, self.padding, self.shape, fixed=fixed)
         if fixed is None and mean is not None and var is not None and not _running.recomputing():
             table = moments.reshape(-1, 3) if isinstance(moments, Tensor) else table_of(moments)
             done = _running.update(table, mean, var, self._weight_of_batch(counter), counter)
