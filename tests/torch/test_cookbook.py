@@ -68,7 +68,7 @@ class Classifier(torch.nn.Module):
 def test_the_trainer_of_transformers_trains_the_same_with_more_padding(tmp_path: Path) -> None:
     transformers = imported("transformers")
     imported("accelerate")
-    names = {"tnt": tnt}
+    names: dict[str, Any] = {"tnt": tnt}
     exec(recipe("PaddedLoss"), names)
     trainer_class = type("PaddedTrainer", (names["PaddedLoss"], transformers.Trainer), {})
 
@@ -97,7 +97,7 @@ def test_the_trainer_of_transformers_trains_the_same_with_more_padding(tmp_path:
 
 def test_lightning_trains_the_same_with_more_padding(tmp_path: Path) -> None:
     lightning = imported("lightning")
-    names = {"tnt": tnt, "torch": torch, "nn": nn, "lightning": lightning}
+    names: dict[str, Any] = {"tnt": tnt, "torch": torch, "nn": nn, "lightning": lightning}
     exec(recipe("Recognizer").replace("(nn.Module):", "(lightning.LightningModule):"), names)
     recognizer: Any = names["Recognizer"]
 
