@@ -20,8 +20,8 @@ from patterns import (
     odd,
     offset_data,
     run,
-    unmasked,
 )
+from ways import unmasked
 
 import truenorm as tn
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from patterns import (
-    PACKED,
     PATTERNS,
     RECIPES,
     ULP,
@@ -22,9 +21,8 @@ from patterns import (
     odd,
     offset_data,
     run,
-    unmasked,
-    ways,
 )
+from ways import PACKED, unmasked, ways
 
 import truenorm as tn
 from truenorm import engine

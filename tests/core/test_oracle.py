@@ -24,10 +24,9 @@ from patterns import (
     every,
     odd,
     offset_data,
-    ragged,
     run,
-    ways,
 )
+from ways import ragged, ways
 
 import truenorm as tn
 from truenorm import engine

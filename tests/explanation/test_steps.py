@@ -129,6 +129,31 @@ def test_packed_rows_are_explained_row_by_row() -> None:
     assert_allclose(shown["y"], tn.forward(packed, tn.instance(), offsets=[0, 4, 9]).y, rtol=1e-12, atol=1e-14)
 
 
+def test_every_form_of_rows_is_explained_in_the_order_of_x() -> None:
+    packed, ids = X.reshape(15, 4)[:9], [7, 2, 2, 7, 7, 2, 7, 2, 2]
+    for x, axes in (
+        (packed, ("row", "c")),
+        (packed[None], ("b", "row", "c")),
+        (packed.reshape(9, 2, 2), ("row", "p0", "c")),
+    ):
+        shown = tn.explain(x, tn.instance(), segments=ids, dy=np.cos(x))
+        out = tn.forward(x, tn.instance(), segments=ids)
+        assert shown.steps[0].axes == axes
+        assert_allclose(shown["x"], x)
+        assert_allclose(shown["y"], out.y, rtol=1e-12, atol=1e-14)
+        assert_allclose(shown["dx"], tn.backward(np.cos(x), out)[0], rtol=1e-9, atol=1e-12)
+
+
+def test_the_axes_of_an_image_keep_their_names() -> None:
+    x = RNG.normal(size=(2, 3, 4, 2))
+    for told in ({"lengths": [2, 4], "along": "w"}, {"lengths": ([3, 3], [2, 4])}):
+        shown = tn.explain(x, "b [h w] c", **told)
+        assert shown.steps[0].axes == ("b", "h", "w", "c")
+        assert (shown.averaged, shown.kept) == (("h", "w"), ("b", "c"))
+        assert shown["count"].tolist() == [[6, 6], [12, 12]]
+        assert shown.invalid == tuple((0, h, w) for h in range(3) for w in (2, 3))
+
+
 def test_given_moments_are_said_to_be_given() -> None:
     moments = tn.measure(X, tn.batch())
     shown = tn.explain(X + 1, tn.batch(), moments=moments, dy=np.cos(X))

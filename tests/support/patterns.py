@@ -1,14 +1,14 @@
-"""What the tests share: a table of patterns, the ways to mark valid elements, and how results are compared.
+"""What the tests share: a table of patterns, and how results are compared. `ways.py` marks valid elements.
 
 The axes of every pattern are worked out by hand, so that nothing here depends on how the library reads it.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +17,9 @@ from oracle import Moments as OracleMoments
 
 import truenorm as tn
 from truenorm import engine
+
+if TYPE_CHECKING:
+    from ways import Ragged
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -206,116 +209,6 @@ PATTERNS = RECIPES | OTHERS
 SEQUENCES = {name: one for name, one in PATTERNS.items() if one.has_lengths}
 
 LENGTHS = np.array([3, 0, 5, 1])  # for b:4 and t:5: a part, nothing, everything, a single position
-SAMPLE_WEIGHTS = [0.0, 0.5, 1.0, 1.25, 2.0]  # zero, below one, above one; their sums are exact
-RAGGED = (
-    "nothing",
-    "valid by position",
-    "valid by element",
-    "valid by sample",
-    "lengths",
-    "lengths of each axis",
-    "offsets",
-    "segments",
-)
-PACKED = ("offsets", "segments")  # kinds for which x is packed
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """One way to mark valid elements: arguments for the library, and split arrays for the oracle."""
-
-    arguments: dict[str, Any]
-    valid: Array | None
-    sample_weight: Array | None
-    form: Callable[[Array], Array]  # a split array in the shape that the library takes and returns
-    statistics: Callable[[Array], Array]  # the same for mean, m2 and count
-
-
-def ragged(pattern: Pattern, kind: str, rng: np.random.Generator, *, weighted: bool = False) -> Ragged | None:
-    """The arguments of this kind for a pattern; None if the pattern does not allow them."""
-    arguments: dict[str, Any] = {}
-    valid: Array | None = None
-
-    if kind == "valid by position":
-        arguments["valid"] = rng.random(pattern.positions) < 0.6
-    elif kind == "valid by element":
-        # Integers 0 and 1 are booleans. Some statistics have no element: the first index of the last axis.
-        arguments["valid"] = (rng.random(pattern.shape) < 0.7).astype(int)
-        arguments["valid"][..., 0] = 0
-    elif kind == "valid by sample":
-        arguments["valid"] = np.ones((pattern.shape[0], *[1] * (len(pattern.shape) - 1)), bool)
-        arguments["valid"][1:2] = False
-    elif kind == "lengths of each axis":
-        sizes = pattern.position_sizes
-        if not sizes or "b" not in (names := [name for name, *_ in pattern.pieces]):
-            return None
-        samples = pattern.split[names.index("b")]
-        arguments["lengths"] = tuple(rng.integers(0, size + 1, samples) for size in sizes.values())
-        places, valid = np.indices(pattern.split), np.ones(pattern.split, bool)
-        for i, lengths in zip(sizes, arguments["lengths"], strict=True):
-            valid &= places[i] < lengths[places[names.index("b")]]
-    elif kind in ("lengths", *PACKED):
-        if not (pattern.has_lengths if kind == "lengths" else pattern.has_offsets):
-            return None
-        arguments["lengths"], valid = LENGTHS, pattern.mask(LENGTHS)
-    if "valid" in arguments:
-        valid = pattern.fill(arguments["valid"] != 0)
-
-    sample_weight: Array | None = None
-    if weighted:
-        if kind in PACKED:  # one number for each row, so for b and t
-            sample_weight = pattern.spread(rng.choice(SAMPLE_WEIGHTS, (len(LENGTHS), int(LENGTHS.max()))))
-            arguments["sample_weight"] = pattern.pack(sample_weight, LENGTHS)[:, 0]
-        else:
-            arguments["sample_weight"] = rng.choice(SAMPLE_WEIGHTS, pattern.positions)
-            sample_weight = pattern.fill(arguments["sample_weight"])
-    if kind == "offsets":
-        del arguments["lengths"]
-        arguments["offsets"] = np.concatenate([[0], np.cumsum(LENGTHS)])
-        return Ragged(
-            arguments,
-            valid,
-            sample_weight,
-            form=lambda split: pattern.pack(split, LENGTHS),
-            statistics=lambda kept: pattern.pack_statistics(kept, LENGTHS),
-        )
-    if kind == "segments":  # the same rows in any order; within a sequence they keep theirs
-        del arguments["lengths"]
-        ids = np.repeat([-5, 0, 4, 30], LENGTHS)
-        mixed = np.argsort(rng.permutation(ids), kind="stable")
-        order = np.argsort(mixed)
-        arguments["segments"] = ids[order]
-        if weighted:
-            arguments["sample_weight"] = arguments["sample_weight"][order]
-        return Ragged(
-            arguments,
-            valid,
-            sample_weight,
-            form=lambda split: pattern.pack(split, LENGTHS)[order],
-            statistics=lambda kept: pattern.segment_statistics(kept, LENGTHS, order),
-        )
-    return Ragged(
-        arguments,
-        valid,
-        sample_weight,
-        form=lambda split: split.reshape(pattern.shape),
-        statistics=lambda kept: kept,
-    )
-
-
-def ways(pattern: Pattern, rng: np.random.Generator) -> Iterator[tuple[str, Ragged]]:
-    """Every way to mark valid elements that the pattern allows."""
-    for kind, weighted in itertools.product(RAGGED, (False, True)):
-        found = ragged(pattern, kind, rng, weighted=weighted)
-        if found is not None:
-            yield kind + " and sample_weight" * weighted, found
-
-
-def unmasked(pattern: Pattern) -> Ragged:
-    """All elements are valid."""
-    found = ragged(pattern, "nothing", np.random.default_rng(0))
-    assert found is not None
-    return found
 
 
 def every(crossed: Iterable[T], step: int, start: int = 0) -> Iterator[T]:
@@ -422,7 +315,7 @@ def assert_same_statistics(
     assert_close(actual.m2, m2, bound, f"{what}: m2")
 
 
-def moments_of(found: OracleMoments, pattern: Pattern, way: Ragged) -> tn.Moments:
+def moments_of(found: OracleMoments, pattern: Pattern, way: "Ragged") -> tn.Moments:
     """The oracle's moments as the library's."""
     columns = np.array(list(found.values())).reshape(*pattern.statistics, 3)
     return tn.Moments(*(way.statistics(columns[..., i]) for i in range(3)))
@@ -437,7 +330,7 @@ def other_moments(pattern: Pattern, norm: tn.Norm) -> OracleMoments:
 def check(
     pattern: Pattern,
     norm: tn.Norm,
-    way: Ragged,
+    way: "Ragged",
     x: Array,
     dy: Array,
     parameters: dict[str, Array],

@@ -5,7 +5,7 @@
     lengths=l, along="w"         along this axis of several: its name in the pattern, or its number in x
 
 A tuple or list of vectors is one for each axis; a single array always has the shape (b,). An array of two axes is
-refused, as (axes, b) and (b, axes) could not be told apart for as many samples as axes.
+refused: for as many samples as axes, (axes, b) and (b, axes) would look the same.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from truenorm.core.arrays import Floats
 from truenorm.core.inputs import Normalized
+from truenorm.core.layout import Layout
 from truenorm.core.lengths import LengthsLike
 from truenorm.core.moments import Moments, ignore_floating_point_errors, tree_sum
 from truenorm.core.norm import Norm
@@ -108,11 +109,12 @@ def explain(
         along=along,
         moments=moments,
     )
-    recorder = _Recorder(out)
+    # With along= the axis that lengths run along has the name t inside; people read the names of their pattern.
+    layout = out.masked.layout if along is None else out.norm.view(out.y.shape)
+    recorder = _Recorder(out, layout)
     _forward_steps(recorder)
     if dy is not None:
         _backward_steps(recorder, dy)
-    layout = out.masked.layout
     return Explanation(
         norm=out.norm,
         shape=out.y.shape,
@@ -127,9 +129,9 @@ def explain(
 class _Recorder:
     """Collects steps. Their values have one of three shapes: that of x, of the statistics, or of the weight."""
 
-    def __init__(self, out: Normalized) -> None:
+    def __init__(self, out: Normalized, layout: Layout) -> None:
         self.out = out
-        self.layout = out.masked.layout
+        self.layout = layout
         self.masked = replace(out.masked, dtype=np.dtype(np.float64))
         self.steps: list[Step] = []
         valid = self.masked.valid
@@ -141,7 +143,8 @@ class _Recorder:
         """Add a step with one value for each element of x. A result also has values where x is not valid: 0."""
         axes = self._axis_names(range(len(self.layout.axes)))
         if self.masked.rows is not None:
-            axes = ("row", axes[-1])
+            axes = ("row", *axes[2:])
+            axes = ("b", *axes) if self.masked.source.ndim > len(axes) else axes
         values = self.masked.restore(np.broadcast_to(values, self.layout.split))
         self.steps.append(Step(part, name, formula, values, axes, None if result else self.invalid))
 
