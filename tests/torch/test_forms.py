@@ -162,6 +162,10 @@ def test_along_gives_what_one_vector_for_each_axis_gives() -> None:
     last = x.movedim(1, -1).contiguous()
     for name, axis in (("d", 1), ("h", 2), ("w", -2)):
         assert torch.equal(free(last, lengths=lengths, along=name), free(last, lengths=lengths, along=axis))
+    named = tnt.Normalize("[b t h f] c", 4).double()  # lengths run along t unless along= says otherwise
+    for name, axis in (("t", 1), ("f", 3)):
+        assert torch.equal(named(last, lengths=lengths, along=name), free(last, lengths=lengths, along=axis))
+    assert torch.equal(named(last, lengths=lengths), free(last, lengths=lengths, along="d"))
     with pytest.raises(ValueError, match=r"by number \(1, 2, 3\) or by its name in the pattern \(d, h, w\), got 'c'"):
         free(last, lengths=lengths, along="c")
 
