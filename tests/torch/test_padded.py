@@ -1,9 +1,12 @@
 """`padded` on models: each sequence of a padded batch as if it were alone."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from alone import assert_as_alone
+import torch.distributed
+from alone import assert_as_alone, pad
 from torch import nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
@@ -76,3 +79,44 @@ def test_checkpoints_recompute_with_the_lengths_of_the_forward() -> None:
         y = model(x)
         inside = torch.autograd.grad(y, [*model.parameters()], double(*y.shape, seed=3))
     assert_close(gradients[0], inside, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
+def test_distributed_data_parallel(tmp_path: Path) -> None:
+    """Hooks work below the wrapper: the same outputs and gradients as without it."""
+    model, x = conv_stack(), double(4, 3, 13)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        found = []
+        for one in (model, wrapped):
+            model.zero_grad()
+            with tnt.padded(lengths=LENGTHS) as tracked:
+                y = one(x)
+            y.backward(double(*y.shape, seed=3))
+            found.append([y, *(parameter.grad.clone() for parameter in model.parameters())])
+    finally:
+        torch.distributed.destroy_process_group()
+    assert_close(found[0], found[1], rtol=0, atol=0)
+    assert tracked.report.given == ("module.1", "module.4")
+
+
+def test_a_training_step_changes_the_parameters_as_the_sequences_alone_do() -> None:
+    """Stochastic gradient descent on a loss over valid frames, with group norms, which each sequence has by itself."""
+    x, after = double(4, 3, 13), []
+    for alone in (False, True):
+        model = Checkpointed().double()
+        tnt.convert(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            if alone:
+                outputs = [model(x[i : i + 1, :, :n])[0] for i, n in enumerate(LENGTHS)]
+            else:
+                with tnt.padded(lengths=LENGTHS):
+                    y = model(pad(x, LENGTHS, more=4))
+                outputs = [y[i, :, : (n + 1) // 2] for i, n in enumerate(LENGTHS)]
+            sum((one**3).sum() for one in outputs).backward()
+            optimizer.step()
+        after.append([*model.parameters()])
+    assert_close(after[0], after[1], rtol=1e-9, atol=1e-9)

@@ -327,8 +327,8 @@ def test_keyword_arguments_and_constants_of_the_model() -> None:
             self.plain = normal(1, 20, 3)
 
         def forward(self, *, x: Tensor, mask: Tensor) -> Any:
-            at = self.position(self.table[:, : x.shape[1]]) + self.position(self.plain[:, : x.shape[1]])
-            y = (self.linear(x) + at) * mask[..., None].float()
+            self.at = self.position(self.table) + self.position(self.plain)
+            y = (self.linear(x) + self.at[:, : x.shape[1]]) * mask[..., None].float()
             return self.norm(y.transpose(1, 2))
 
     model = Positions().eval()
@@ -337,6 +337,7 @@ def test_keyword_arguments_and_constants_of_the_model() -> None:
     with tnt.padded(lengths=[4]) as tracked:
         y = model(x=x, mask=mask[None])
         assert tracked.tag(y).lengths == {2: (4,)}
+        assert tracked.tag(model.at) is None
     assert_close(y[..., :4], model(x=x[:, :4], mask=mask[None, :4]))
 
 

@@ -13,6 +13,7 @@ from torch_data import normal
 
 import truenorm.torch as tnt
 from truenorm.torch.tracking.registry import MODULE_RULES
+from truenorm.torch.tracking.tag import Padding
 
 LENGTHS = [13, 7, 2, 10]
 
@@ -255,3 +256,33 @@ def test_sequences_without_positions_stay_empty() -> None:
         y = model(pad(double(3, 3, 6), [6, 0, 3]))
         assert tracked.tag(y).lengths == {2: (4, 0, 2)}
     assert_close(y[:1], model(double(3, 3, 6)[:1]), rtol=1e-12, atol=1e-12)
+
+
+def test_the_zeros_behind_a_norm_are_known() -> None:
+    """So the next convolution need not write them again."""
+    model = randomize(nn.Sequential(nn.Conv1d(3, 4, 1), nn.GroupNorm(2, 4), nn.ReLU()))
+    with tnt.padded(lengths=[6, 3]) as tracked:
+        y = model(double(2, 3, 6))
+        assert tracked.tag(y).padding is Padding.ZERO
+        assert tracked.fill(y, tracked.tag(y)) is y
+        assert tracked.tag(y + 1).padding is Padding.FINITE
+        assert tracked.tag(y.sqrt()).padding is Padding.ZERO
+        assert tracked.tag((y + 1).sqrt()).padding is Padding.ANY
+    assert not y[1, :, 3:].any()
+
+
+def test_norms_of_tensors_without_positions_are_not_reported() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.features = nn.Conv1d(3, 4, 1), nn.BatchNorm1d(5)
+            self.norm, self.positions = nn.LayerNorm(4), nn.Parameter(normal(1, 20, 4))
+
+        def forward(self, x: Tensor, features: Tensor) -> Any:
+            return self.conv(x).mT + self.norm(self.positions)[:, : x.shape[2]], self.features(features)
+
+    model = Two()
+    tnt.convert(model)
+    with tnt.padded(lengths=[6, 3]) as tracked:  # a warning would be an error
+        model(normal(2, 3, 6), normal(2, 5))
+    assert tracked.report.not_given == ()

@@ -1,5 +1,6 @@
 """Each rule of `padded` against each sequence alone: values at valid positions, and all gradients."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,9 @@ from alone import assert_as_alone
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_data import normal
+
+from truenorm.torch.tracking.elementwise import KEEPS, KEEPS_ONLY_ZERO
+from truenorm.torch.tracking.tag import Padding
 
 LENGTHS = [13, 7, 1, 10]
 LONG = [19, 13, 9, 11]  # for functions that need some positions
@@ -191,6 +195,11 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "gate": _gated,
     "residual": lambda x: x + functional.gelu(x) * 0.5 - 1 / (1 + x * x),
     "in place": lambda x: x.clone().mul_(2).add_(1).relu_(),
+    "zeros and a number": lambda x: functional.pad(x, (0, 1)) + 1.5,
+    "zeros and a constant": lambda x: functional.pad(x, (0, 1)) - torch.ones(4, 1, dtype=x.dtype),
+    "sigmoid of zeros": lambda x: torch.sigmoid(functional.pad(x, (0, 1))),
+    "zeros times a parameter": lambda x: functional.pad(x, (0, 1)) * nn.Parameter(torch.ones(4, 1, dtype=x.dtype) * 3),
+    "clamped zeros": lambda x: functional.pad(x, (0, 1)).clamp(min=0.25),
     "in place, through a view": lambda x: _changed_by_a_view(x, 0),
     "in place, seen by a view": lambda x: _changed_by_a_view(x, 1),
     "masked_fill": lambda x: x.masked_fill(x > 1, 0.5).where(x > -1, x.detach()),
@@ -219,6 +228,32 @@ def _with_zeros(x: Tensor) -> Tensor:
 def test_shapes_and_positions(name: str) -> None:
     model = After(SHAPES[name]).double()
     assert_as_alone(model, double(4, 3, 19), LONG, out=2, tolerance=1e-12 if name != "dtype" else 1e-5)
+
+
+def call_with(func: Any, x: Tensor) -> Any:
+    """An elementwise function of one tensor, or None if it takes other arguments."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = func(x)
+    except (TypeError, RuntimeError, NotImplementedError):
+        return None
+    return y if isinstance(y, Tensor) else None
+
+
+def test_what_is_said_of_the_padding_is_true() -> None:
+    """Zeros stay zeros, and finite numbers finite, for every function that is listed so."""
+    checked = 0
+    numbers = torch.tensor([-50.0, -1.0, -0.5, 0.0, 0.5, 1.0, 50.0], dtype=torch.float64)
+    for func, keeps in KEEPS.items():
+        if keeps is Padding.ANY or func is Tensor.cuda:
+            continue
+        if keeps is Padding.ZERO and (y := call_with(func, torch.zeros(3, 4))) is not None:
+            assert not y.any(), func
+            checked += 1
+        if func not in KEEPS_ONLY_ZERO and (y := call_with(func, numbers.clone())) is not None:
+            assert torch.isfinite(y.double()).all(), func
+    assert checked > 80
 
 
 WITHOUT_POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {

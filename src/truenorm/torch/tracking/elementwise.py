@@ -5,6 +5,7 @@ afterwards follows from the list that it is in:
 
     KEEPS_ZERO      f(0) = 0, and finite for finite x: zeros stay zeros
     KEEPS_FINITE    finite for finite x
+    KEEPS_ONLY_ZERO f(0) = 0, but not finite everywhere: the root of a negative number
     KEEPS_NOTHING   anything may come out: log(0), 1 / 0
 """
 
@@ -24,12 +25,12 @@ ANY, FINITE, ZERO = Padding.ANY, Padding.FINITE, Padding.ZERO
 
 KEEPS_ZERO = named(
     """
-    relu relu6 leaky_relu elu selu gelu silu mish tanh hardswish hardshrink softshrink tanhshrink softsign hardtanh
-    rrelu prelu celu dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d feature_dropout neg
-    negative positive abs absolute sign sgn sin asin arcsin atan arctan sinh asinh arcsinh expm1 log1p erf sqrt square
-    trunc floor ceil round fix frac nan_to_num real conj resolve_conj resolve_neg zeros_like
-    relu_ relu6_ leaky_relu_ elu_ selu_ silu_ tanh_ hardswish_ hardtanh_ rrelu_ celu_ mish_ dropout_ feature_dropout_
-    alpha_dropout_ neg_ abs_ sqrt_ square_ sign_ sin_ floor_ round_ ceil_ trunc_ nan_to_num_ zero_
+    relu relu6 leaky_relu elu selu gelu silu mish tanh hardswish hardshrink softshrink tanhshrink softsign rrelu
+    prelu celu dropout dropout1d dropout2d dropout3d feature_dropout neg
+    negative positive abs absolute sign sgn sin atan arctan asinh arcsinh erf square trunc floor ceil round fix frac
+    nan_to_num real conj resolve_conj resolve_neg zeros_like
+    relu_ relu6_ leaky_relu_ elu_ selu_ silu_ tanh_ hardswish_ rrelu_ celu_ mish_ dropout_ feature_dropout_
+    neg_ abs_ square_ sign_ sin_ floor_ round_ ceil_ trunc_ nan_to_num_ zero_
     clone contiguous detach detach_ requires_grad_ to cpu cuda float double half bfloat16 int long bool short byte char
     type type_as
     """
@@ -40,9 +41,10 @@ KEEPS_FINITE = named(
     clip_ clamp_min clamp_max clamp_min_ clamp_max_ gt ge lt le eq ne greater greater_equal less less_equal not_equal
     isnan isinf isfinite isposinf isneginf signbit logical_not logical_not_ logical_and logical_or logical_xor
     bitwise_and bitwise_or bitwise_not bitwise_xor __and__ __or__ __xor__ __invert__ bernoulli ones_like rand_like
-    randn_like
+    randn_like hardtanh hardtanh_ alpha_dropout alpha_dropout_ feature_alpha_dropout
     """
 )
+KEEPS_ONLY_ZERO = set(named("sqrt sqrt_ asin arcsin log1p log1p_ expm1 sinh"))
 KEEPS_NOTHING = named(
     """
     log log_ log2 log10 exp exp_ exp2 rsqrt rsqrt_ reciprocal reciprocal_ tan cosh acos acosh atanh arccos arctanh logit
@@ -58,7 +60,7 @@ VIEWS = (attribute("data"), attribute("real"))
 
 KEEPS: dict[Any, Padding] = dict.fromkeys(KEEPS_NOTHING, ANY)
 KEEPS.update(dict.fromkeys(KEEPS_FINITE, FINITE))
-KEEPS.update(dict.fromkeys([*KEEPS_ZERO, *VIEWS], ZERO))
+KEEPS.update(dict.fromkeys([*KEEPS_ZERO, *KEEPS_ONLY_ZERO, *VIEWS], ZERO))
 KEEPS.update(dict.fromkeys([*SUMS, *PRODUCTS], ANY))
 
 
@@ -115,6 +117,8 @@ def _padding_after(func: Any, tags: list[Tag], others: Any) -> Padding:
     if func in PRODUCTS:
         zero = any(tag.padding is ZERO for tag in tags)
         return ZERO if zero and least >= FINITE else least
+    if func in KEEPS_ONLY_ZERO:
+        return ZERO if least is ZERO else ANY
     return min(least, KEEPS[func])
 
 
@@ -139,7 +143,7 @@ def linear(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     """(b, ..., c): an input of the model has positions on the axes between."""
     x = args[0]
     found = tracker.look(x)
-    if found is FRESH and x.dim() > 2 and len(x) != 1:
+    if found is FRESH and x.dim() > 2 and not tracker.is_shared(x):
         found = tracker.positions(x, set(range(1, x.dim() - 1)), func) or MADE
     if not isinstance(found, Tag):
         result = func(*args, **kwargs)
@@ -161,7 +165,7 @@ def embedding(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     """(b, t) indices: an input of the model has positions on axis 1."""
     indices = args[1] if func is torch.embedding else args[0]
     found = tracker.look(indices)
-    if found is FRESH and indices.dim() > 1 and len(indices) != 1:
+    if found is FRESH and indices.dim() > 1 and not tracker.is_shared(indices):
         found = tracker.positions(indices, set(range(1, indices.dim())), func) or MADE
     result = func(*args, **kwargs)
     if isinstance(found, Tag):

@@ -70,12 +70,15 @@ def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[
         return None
     if found is FRESH:
         axes = _position_axes(module, x)
-        found = found if axes is None else tracker.positions(x, axes, module) or MADE
-    if isinstance(found, Lost):
+        found = found if axes is None or tracker.is_shared(x) else tracker.positions(x, axes, module) or MADE
+    by_row = isinstance(module, (LayerNorm, RMSNorm))  # each position by itself, whether it is valid or not
+    if isinstance(found, Lost) and not by_row:
         raise tracker.lost_error(x, found, module)
     if not isinstance(found, Tag):
-        tracker.notes.not_given[module] = None
-        tracker.pending = lambda y: tracker.set(y, MADE)
+        if not by_row and _position_axes(module, x) is not None:
+            tracker.notes.not_given[module] = None
+        state = found
+        tracker.pending = lambda y: tracker.set(y, state)
         return None
     tag = found
     tracker.notes.given[module] = None

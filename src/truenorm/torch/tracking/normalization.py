@@ -74,8 +74,8 @@ def _positions(tracker: Tracker, func: Any, x: Tensor, first: int | None) -> Tag
     found = tracker.look(x)
     if found is FRESH:
         axes = set(range(2, x.dim()) if first is None else range(1, first))
-        found = (tracker.positions(x, axes, func) or MADE) if axes and len(x) != 1 else MADE
-    if isinstance(found, Lost):
+        found = (tracker.positions(x, axes, func) or MADE) if axes and not tracker.is_shared(x) else MADE
+    if isinstance(found, Lost) and first is None:
         raise tracker.lost_error(x, found, func)
     if not isinstance(found, Tag) or not found.is_ragged:
         return None

@@ -60,7 +60,8 @@ def max_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[st
     tag = positions_of(tracker, func, x, count)
     if tag is None:
         return without_positions(tracker, x, func(x, **given))
-    result = func(tracker.fill(x, tag, -math.inf), **given)
+    lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    result = func(tracker.fill(x, tag, lowest), **given)
     first = result[0] if isinstance(result, tuple) else result
     tracker.set(result, _lengths_after(tag, first, given, count, Padding.ANY))
     return result

@@ -159,6 +159,10 @@ class Tracker:
         self.set(x, tag)
         return tag
 
+    def is_shared(self, x: Tensor) -> bool:
+        """Whether a tensor is one for all sequences, as positions of an embedding (1, t, c) are."""
+        return len(x) == 1 and self.batch_size != 1
+
     def _root(self, x: Tensor, extents: dict[int, Extent], who: str) -> Tag:
         rows = len(x) if x.dim() else 0
         for axis, extent in extents.items():
