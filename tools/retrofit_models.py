@@ -60,9 +60,9 @@ class Case:
                         if "weight" in name or "var" in name
                         else 0.3 * torch.randn(one.shape)
                     )
-        for module in model.modules():  # feature encoders that set requires_grad on a view of their input
-            if hasattr(module, "_requires_grad"):
-                module._requires_grad = False
+        for layer in model.modules():  # feature encoders that set requires_grad on a view of their input
+            if hasattr(layer, "_requires_grad"):
+                vars(layer)["_requires_grad"] = False
         return model.to(dtype)
 
     def batch(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-PADDING = [(0, 0.0), (53, "random"), (30, "nan")]
+PADDING: list[tuple[int, Any]] = [(0, 0.0), (53, "random"), (30, "nan")]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -88,8 +88,8 @@ def test_in_training_outputs_gradients_and_buffers_are_those_without_padding(nam
             assert (one.grad is None) == (two.grad is None), key
             if two.grad is not None:
                 torch.testing.assert_close(one.grad, two.grad, rtol=1e-6, atol=1e-7, msg=f"{key} differs")
-        for (key, one), two in zip(model.named_buffers(), oracle.buffers(), strict=True):
-            torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9, msg=f"{key} differs")
+        for (key, buffer), other in zip(model.named_buffers(), oracle.buffers(), strict=True):
+            torch.testing.assert_close(buffer, other, rtol=1e-9, atol=1e-9, msg=f"{key} differs")
 
 
 @pytest.mark.parametrize("name", NAMES)

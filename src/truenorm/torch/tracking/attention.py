@@ -328,7 +328,7 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
     if asked is not None:
         tracker.set(result, Tag((*asked.axes[:2], (Factor(result.shape[2]),)), Padding.FINITE))
     if isinstance(weights, Tensor):  # (b, t, keys), or (b, heads, t, keys)
-        axes = [(Factor(size),) for size in weights.shape]
+        axes: list[Axis] = [(Factor(size),) for size in weights.shape]
         axes[0] = layouts[0].axes[1]
         axes[-2], axes[-1] = (asked.axes[0] if asked else axes[-2]), (read.axes[0] if read else axes[-1])
         tracker.set(weights, Tag(tuple(axes), Padding.ANY))
