@@ -96,26 +96,46 @@ def test_fuse_modules_after_fold() -> None:
 # ---- torch.fx ----
 
 
-class Leaves(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, nn.modules.batchnorm._BatchNorm) or super().is_leaf_module(m, module_qualified_name)
+class Norms(nn.Module):
+    """Every kind of layer, with and without ragged arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch, self.group, self.instance = tnt.BatchNorm1d(4), tnt.GroupNorm(2, 4), tnt.InstanceNorm1d(4)
+        self.layer, self.rms, self.pattern = tnt.LayerNorm(9), tnt.RMSNorm(9), tnt.Normalize("b [c] t", 4)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        y = self.group(self.batch(x, lengths=lengths), None, lengths)
+        return self.pattern(self.rms(self.layer(self.instance(y, valid=x[:, 0] > -9))))
 
 
-def test_fx_with_the_layers_as_leaves() -> None:
+def test_symbolic_trace_takes_the_layers_for_leaves() -> None:
+    model, lengths = Norms(), torch.tensor([9, 2, 5])
+    traced = fx.symbolic_trace(model)
+    called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+    assert called == ["batch", "group", "instance", "layer", "rms", "pattern"]
+    assert torch.equal(traced(X, lengths), copy.deepcopy(model)(X, lengths))
+    node = next(node for node in traced.graph.nodes if node.target == "group")
+    assert list(node.kwargs) == ["lengths"]
+
+
+def test_symbolic_trace_then_fold() -> None:
     model = fill(nn.Sequential(nn.Conv1d(4, 6, 3), norm(1, 6, own=True), nn.ReLU()))
-    traced = fx.GraphModule(model, Leaves().trace(model))
-    assert [node.op for node in traced.graph.nodes] == ["placeholder", *["call_module"] * 3, "output"]
-    assert torch.equal(traced(X), model(X))
-    expected = model(X)
+    traced, expected = fx.symbolic_trace(model), model(X)
+    assert torch.equal(traced(X), expected)
     report = tnt.fold(traced.eval(), X)  # a graph module is a model
     assert [one.into for one in report.folded] == ["0"]
     close(traced(X), expected)
 
 
-def test_fx_fuse_of_a_reverted_and_of_a_folded_model() -> None:
+def test_fx_fuse() -> None:
+    """It looks for torch's exact classes: truenorm's are left, and right; reverted or folded models have none left."""
     model = fill(nn.Sequential(nn.Conv1d(4, 6, 3), norm(1, 6), nn.ReLU()))
     expected = model(X)
     tnt.convert(model)
+    fused = fuse(model)
+    close(fused(X), expected)
+    assert sum(isinstance(one, nn.BatchNorm1d) for one in fused.modules()) == 1
     tnt.revert(model)
     fused = fuse(model)
     close(fused(X), expected)

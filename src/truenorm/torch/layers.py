@@ -21,6 +21,7 @@ from truenorm.core.inputs import Padding
 from truenorm.torch import _norms, _running, functional
 from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, WeightLike, unpack, with_batch_axis
 from truenorm.torch._norms import NormPair
+from truenorm.torch._traced_call import Proxy, record_call
 from truenorm.torch.functional import OnSingle
 
 LOW = (torch.float16, torch.bfloat16)
@@ -167,6 +168,8 @@ class _BatchNorm(_TrackingLayer):
         *,
         along: int | str | None = None,
     ) -> Input:
+        if isinstance(input, Proxy):
+            return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
         unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along)
         if not unpacked.packed:
             self._check_input_dim(unpacked.x)
@@ -228,6 +231,8 @@ class _InstanceNorm(_TrackingLayer):
         *,
         along: int | str | None = None,
     ) -> Input:
+        if isinstance(input, Proxy):
+            return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
         unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
         x, unbatched = unpacked.x, False
         if unpacked.packed:
@@ -313,6 +318,8 @@ class GroupNorm(_RaggedLayer, nn.GroupNorm):
         *,
         along: int | str | None = None,
     ) -> Input:
+        if isinstance(input, Proxy):
+            return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
         unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
         weight, bias = self._affine()
         y: Any = functional.run_group_norm(unpacked, self.num_groups, weight, bias, self.eps, self.padding, self._norms)
@@ -342,6 +349,8 @@ class LayerNorm(_RaggedLayer, nn.LayerNorm):
         *,
         along: int | str | None = None,
     ) -> Input:
+        if isinstance(input, Proxy):
+            return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
         unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
         weight, bias = self._affine()
         shape = self.normalized_shape
@@ -372,6 +381,8 @@ class RMSNorm(_RaggedLayer, nn.RMSNorm):
         *,
         along: int | str | None = None,
     ) -> Input:
+        if isinstance(x, Proxy):
+            return record_call(self, x, valid, lengths, offsets, segments, sample_weight, along=along)
         unpacked = unpack(x, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
         weight, _ = self._affine()
         y: Any = functional.run_rms_norm(unpacked, self.normalized_shape, weight, self.eps, self.padding, self._norms)

@@ -18,6 +18,7 @@ from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, WeightLike, unpack
 from truenorm.torch._kernel import table_of
 from truenorm.torch._norms import Norms, packed_norms
+from truenorm.torch._traced_call import Proxy, record_call
 from truenorm.torch.layers import _TrackingLayer
 
 
@@ -91,6 +92,8 @@ class Normalize(_TrackingLayer, nn.Module):
         *,
         along: int | str | None = None,
     ) -> Input:
+        if isinstance(input, Proxy):
+            return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
         rows = rows_of(self.norm)
         unpacked = unpack(
             input,
