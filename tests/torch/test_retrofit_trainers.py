@@ -49,7 +49,7 @@ def trained_by_transformers(more: int, folder: Path, convert: bool = True) -> di
     from transformers import Trainer, TrainingArguments, Wav2Vec2Config, Wav2Vec2ForSequenceClassification
 
     torch.manual_seed(0)
-    model = Wav2Vec2ForSequenceClassification(Wav2Vec2Config(**SPEECH, num_labels=2, classifier_proj_size=8))
+    model = Wav2Vec2ForSequenceClassification(Wav2Vec2Config(**{**SPEECH, "num_labels": 2, "classifier_proj_size": 8}))
     if convert:
         tnt.convert(model)
 
