@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import truenorm as tn  # noqa: E402
 import truenorm.torch as tnt  # noqa: E402
+from truenorm import engine  # noqa: E402
 
 nn = torch.nn
 Make = Callable[[Any], Any]
@@ -400,6 +401,21 @@ def test_the_formula_and_the_kernels_agree_where_the_number_of_segments_is_unkno
     torch.testing.assert_close(torch.compile(other, backend="aot_eager")(x, segments=ids), layer(x, segments=ids))
     torch.testing.assert_close(other.running_mean, layer.running_mean)
     torch.testing.assert_close(other.running_var, layer.running_var)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_formula_gives_what_the_kernels_give(name: str) -> None:
+    make, shape, ragged = CALLS[name]
+    layer, x, before = filled(make(None).double()), normal(*shape, dtype=torch.float64), engine.engine()
+    found = []
+    for one in engine.available():
+        engine.use(one)
+        given = x.clone().requires_grad_()
+        y = layer(given, **ragged)
+        found.append((y.detach(), *torch.autograd.grad(y, given, torch.cos(y.detach()))))
+    engine.use(before)
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", CALLS)
