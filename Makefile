@@ -105,6 +105,7 @@ bench-all: $(DEV) ## Measure everything in fifteen minutes and write it into REA
 	@$(BIN)/python -m bench.sweeps --write docs/speed.md
 	@$(BIN)/python -m bench.steps --write docs/lab.md
 	@$(BIN)/python -m bench.layers --write docs/torch.md
+	@$(BIN)/python -m bench.retrofit --write docs/retrofit.md
 	@rm -f bench/results.partial.json
 
 experiments: $(DEV) ## Run everything that docs/lab.md and docs/retrofit.md report, in about fifteen minutes
