@@ -247,6 +247,20 @@ def test_an_address_that_was_just_typed_is_not_overwritten_by_what_was_waiting(o
     assert page.evaluate("location.hash") == "#part=padding"
 
 
+def test_the_browsers_back_leads_to_the_part_before(open_page: Open) -> None:
+    page = open_page("#part=padding&padding.fill=3")
+    page.locator("#tab-table").click()
+    page.get_by_role("radio", name="Layer").check()
+    page.locator("#tab-network").click()
+    flushed(page)
+    for travel, part in ((page.go_back, "table"), (page.go_back, "padding"), (page.go_forward, "table")):
+        travel()
+        settle(page)
+        assert shown_part(page) == part
+    assert page.get_by_role("radio", name="Layer").is_checked()
+    assert page.evaluate("location.hash") == "#part=table&norm=layer&padding.fill=3"
+
+
 def test_on_paper_every_column_has_its_dots(open_page: Open, tmp_path: Path) -> None:
     page = open_page("#x=" + ";".join(",".join(str(i * j % 7) for j in range(30)) for i in range(24)))
     assert page.locator(".strips svg").count() < 60

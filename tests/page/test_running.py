@@ -115,9 +115,14 @@ def test_one_student_in_training_and_in_evaluation(open_page: Open) -> None:
         assert page.locator(".running .problem").inner_text() == f"iq needs a number such as 120, got “{wrong}”."
         assert rows.count() == 0
     assert field.input_value() == "1,234"
-    field.fill("-1e308")
+    for large in ("1e308", "-1e101"):
+        field.fill(large)
+        assert page.locator(".running .problem").inner_text() == f"iq is too large to compute with, got “{large}”."
+        assert rows.count() == 0
+    field.fill("-1e100")
     assert page.locator(".running .problem").is_hidden()
     assert rows.count() == 3
+    assert "NaN" not in page.locator(".running").inner_text()
     field.fill("96,5")
     assert rows.nth(1).locator("math").text_content().endswith("0.005727")
 

@@ -132,7 +132,10 @@ def without_comments(text: str) -> str:
     for line in map(str.strip, text.splitlines()):
         inside = inside or (line.startswith("/*") and "*/" not in line[:-2])
         if line and not inside and not line.startswith("//"):
-            if kept and kept[-1][-1] in ",([{" and "//" not in kept[-1]:
+            above = kept[-1] if kept else "//"
+            # Each import keeps a line of its own: lib/worker.js reads them.
+            ended = ",([{" if above.startswith("import ") else ",([{;"
+            if above[-1] in ended and "//" not in above and not line.startswith("import "):
                 kept[-1] += line
             else:
                 kept.append(line)

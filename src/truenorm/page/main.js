@@ -33,7 +33,9 @@ function start() {
         hash: withPart(location.hash),
         write: (fragment) => {
             if (location.hash !== known) return; // somebody has just typed it: the event comes later, and must find it
-            history.replaceState(null, "", location.href.split("#")[0] + fragment);
+            // A part of its own is an entry of its own in the history: the browser's Back leads to the part before.
+            const keep = partIn(fragment) === partIn(withPart(known));
+            history[keep ? "replaceState" : "pushState"](null, "", location.href.split("#")[0] + fragment);
             known = location.hash;
         },
         fail: (error) => {
@@ -67,6 +69,11 @@ function start() {
     // For the curious: the maths, in the browser's console.
     const maths = { describe, partition, measure, merge, forward, backwardSums, backward, explain };
     Object.assign(globalThis, { truenorm: maths });
+}
+
+/** @type {(hash: string) => string} */
+function partIn(hash) {
+    return /[#&]part=([^&]*)/.exec(hash)?.[1] ?? "";
 }
 
 /**

@@ -49,8 +49,8 @@ export function backwardCheck() {
         result.replaceChildren(
             formulaPieces([
                 '("loss at x + h" - "loss at x − h") / (2 · h)',
-                `"" = (${formatNumber(chosen.up, digits)} - ${bracketedNumber(chosen.down, digits)}) `
-                + `/ (2 · ${formatNumber(chosen.h, 3)})`,
+                `"" = (${formatNumber(chosen.up, 13)} - ${bracketedNumber(chosen.down, 13)}) `
+                + `/ (2 · ${formatNumber(chosen.h, 6)})`,
                 `"" ≈ ${formatNumber(chosen.gradient)}`,
             ]),
             scrollBox("dx in two ways", html(

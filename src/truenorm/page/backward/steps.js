@@ -108,7 +108,7 @@ const STEPS_BACK = {
         numbers: ({ of, factor }) => `${factor(of("dmean"))} / ${of("count")}`,
     },
     dx: {
-        title: (norm) => `how the loss changes with x, all ${norm.center ? "three" : "two"} paths together`,
+        title: (norm) => `how the loss changes with x, ${norm.center ? "all three" : "both"} paths together`,
         why: "This is what we wanted: the gradient at the input. For the layer before, it is the dy to begin with.",
         paths: [["xhat", "deviation", "x"], ["var", "deviation", "x"], ["mean", "x"]],
         numbers: ({ addition, of, model }) => addition(

@@ -108,7 +108,7 @@ function checked(model, step, chosen) {
     const { h, up, down, slope, difference, largest, tried, elements } = found;
     return [html(
         "p", { class: "network-check" }, html("b", {}, "Finite differences: "),
-        `L is ${down.toFixed(9)} with this number ${formatNumber(h)} smaller, and ${up.toFixed(9)} with it as much `
+        `L is ${down.toFixed(13)} with this number ${formatNumber(h)} smaller, and ${up.toFixed(13)} with it as much `
         + `larger. That is a slope of ${formatNumber(slope)}, off by ${formatNumber(difference, 1)}. `,
         html("span", { class: largest < 1e-6 ? "right" : "wrong" }, largest < 1e-6 ? "✓ " : "✗ ",
             tried === elements ? `All ${elements} agree` : `${tried} of ${elements} agree`,

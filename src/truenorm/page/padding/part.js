@@ -90,7 +90,7 @@ export function mountPadding(root, state) {
         html(
             "p", {}, html("strong", {}, "In one sentence: "), "padding adds nothing to the sum of a column but is ",
             "counted all the same, so μ and σ, and with them every word, depend on how long the other ",
-            "sentences happen to be.",
+            "sentences happen to be. That is why transformers use layer norm: its μ and σ² are those of one word.",
         ),
         html(
             "p", {}, html("strong", {}, "So what? "), "A network then may answer differently for the same words, ",

@@ -15,6 +15,7 @@ import {
 } from "#running/stream.js";
 
 const COMPANY = 24; // batches that the student is put into
+const MOST_IQ = 1e100; // the squares of larger ones are beyond what a computer can hold
 
 /** @type {(state: State) => HTMLElement} */
 export function oneStudentView(state) {
@@ -30,9 +31,10 @@ export function oneStudentView(state) {
         const text = state.get("running.x")[0] ?? "";
         const x = readNumber(text);
         if (input.value !== text) input.value = text;
-        problem.hidden = Number.isFinite(x);
+        problem.hidden = Math.abs(x) <= MOST_IQ;
         input.setAttribute("aria-invalid", String(!problem.hidden));
-        putText(problem, problem.hidden ? "" : `iq needs a number such as 120, got ${quoted(text)}.`);
+        const rule = Number.isFinite(x) ? "iq is too large to compute with" : "iq needs a number such as 120";
+        putText(problem, problem.hidden ? "" : `${rule}, got ${quoted(text)}.`);
         const shown = problem.hidden ? rowsFor(state, x) : { domain: [-3, 3], rows: [] };
         putText(caption, `x̂, on a line from ${shown.domain.map((end) => formatNumber(end, 2)).join(" to ")}`);
         body.replaceChildren(...shown.rows);

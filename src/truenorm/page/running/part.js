@@ -30,7 +30,9 @@ export function mountRunning(root, state) {
     root.append(
         html("h2", { class: "unseen" }, "Statistics in training and in use"),
         html("p", { class: "short" }, "In training, batch norm uses μ and σ² of the batch. For later it keeps a ",
-            "running μ and σ², which each batch moves towards its own, by the ", html("em", {}, "momentum"), "."),
+            "running μ and σ², which each batch moves towards its own, by the ", html("em", {}, "momentum"), ". ",
+            "Those of a mini-batch are noisy: the same student gets another x̂ in each. That makes it a little harder ",
+            "to learn the students by heart, which is a slight regularization."),
         arrivalView(state),
         html("div", { class: "panes" }, oneStudentView(state), shiftedSetView(state)),
         questions(state, ARRIVED, () => runningQuestions(state)),

@@ -35,8 +35,8 @@ export function tableQuestions({ x, valid, rows, columns, norm }) {
     }, {
         ask: `All of ${columnName(column)} is multiplied by 100. What does batch norm make of it?`,
         answers: ["x̂ is 100 times as large", "nearly the same x̂", "x̂ is 0"], right: 1,
-        because: `μ and σ are 100 times as large, too: x̂ of row ${row + 1} is ${show(batch[1])} before and `
-            + `${show(scaled[1])} after. The small difference is ε.`,
+        because: `μ and σ are 100 times as large, too: x̂ of row ${row + 1} is ${show(batch[1], 8)} before and `
+            + `${show(scaled[1], 8)} after. ε makes the difference.`,
     }, {
         ask: "γ is set to σ, and β to μ, for each column. What is y under batch norm?",
         answers: ["0", "x̂", "x again"], right: 2,

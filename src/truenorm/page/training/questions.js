@@ -19,8 +19,9 @@ export function trainingQuestions() {
         },
         {
             ask: "Can the network learn from batches of one example?",
-            answers: ["with batch norm", "with layer norm", "with neither"], right: 1,
-            because: "One example is its own mean: batch norm makes each x̂ 0. Layer norm needs no other example.",
+            answers: ["with batch norm", "with layer norm", "with no norm at all, only"], right: 1,
+            because: "One example is its own mean: batch norm makes each x̂ 0. Layer norm needs no other example, and "
+                + "no norm at all does not either.",
         },
     ];
 }
