@@ -78,7 +78,7 @@ def test_lengths_are_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    "lengths", [[1, 8, 0, 0], [-1, 2, 3, 4], [1, 2, 3], [1.0, 2.0, 3.0, 4.0], [[1, 2, 3, 4]], [True] * 4]
+    "lengths", [[1, 8, 0, 0], [-1, 2, 3, 4], [1, 2, 3], [1.0, 2.0, 3.0, 4.0], [[1, 2, 3, 4]] * 2, [True] * 4]
 )
 def test_wrong_lengths_get_the_message_of_the_general_way(lengths: list[Any]) -> None:
     x = np.ones((4, 7, 5), np.float32)

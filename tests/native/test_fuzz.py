@@ -52,7 +52,7 @@ def test_the_fuzzer_notices_results_that_differ(monkeypatch: pytest.MonkeyPatch)
         def wrong(dy: Array, out: Any, place: int = place) -> Any:
             found: list[Any] = list(correct(dy, out))
             if engine.engine() == "native":
-                found[place] = found[place] * 1.01
+                found[place] = (found[place] * 1.01).astype(found[place].dtype)
             return tuple(found)
 
         with monkeypatch.context() as patch:
@@ -64,7 +64,9 @@ def test_the_fuzzer_notices_results_that_differ(monkeypatch: pytest.MonkeyPatch)
 
 
 def usable(case: results.Case) -> bool:
-    return case.values == "normal" and case.dtype == "float32" and "weight" in case.parameters and not case.ragged
+    """Of two values dx is 0 but for rounding, so nothing would differ."""
+    plain = case.values == "normal" and case.dtype == "float32" and not case.ragged
+    return plain and "weight" in case.parameters and min(case.x.shape) > 2
 
 
 def test_a_failing_case_is_one_line_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,9 @@ test("a live run has the lab's losses, point by point", () => {
     assert.equal(report.layers.length, 1);
     assert.equal(report.layers[0].counts.reduce((sum, count) => sum + count), 32 * 100);
     assert.equal(report.diverged, null);
+    const again = run.report(); // the network has been run on held-out words since
+    assert.deepEqual(again.layers, report.layers);
+    assert.deepEqual(again.words, report.words);
 });
 
 test("a run stops between two steps when its time is over", () => {

@@ -28,6 +28,7 @@ export function createRun({ words, seed, setting }, now = () => performance.now(
     /** @type {{ step: number; loss: number } | null} */
     let diverged = null;
     let [busy, done] = [0, 0]; // milliseconds and steps since the last report
+    let reported = 0; // the step of the last report
 
     return {
         get steps() { return trainer.steps; },
@@ -43,7 +44,9 @@ export function createRun({ words, seed, setting }, now = () => performance.now(
             return trainer.steps < until && diverged === null;
         },
         report() {
-            if (trainer.steps > 0) layers = layerReports(trainer.network);
+            // Later the network has been run on other words, and holds their values.
+            if (trainer.steps !== reported) layers = layerReports(trainer.network);
+            reported = trainer.steps;
             if (diverged === null) {
                 const isNew = heldOut.at(-1)?.[0] !== trainer.steps;
                 if (isNew) heldOut.push([trainer.steps, trainer.heldOutLoss(EVALUATED)]);
