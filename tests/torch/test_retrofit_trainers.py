@@ -19,7 +19,7 @@ LENGTHS = (700, 420, 555, 610)
 
 def recipes() -> dict[str, Any]:
     """The classes of the page, as it shows them."""
-    text = (ROOT / "docs/retrofit.md").read_text("utf-8").split("## In a trainer")[1]
+    text = (ROOT / "docs/retrofit.md").read_text("utf-8").split("## In a trainer")[1].split("\n## ")[0]
     (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {"tnt": tnt, "torch": torch, "nn": torch.nn}
     exec("\n".join(line[4:] for line in block.splitlines()), names)
