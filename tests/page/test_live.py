@@ -306,10 +306,15 @@ def test_running_pausing_and_leaving(open_page: Open) -> None:
     live(page).get_by_label("Learning rate, B").press("Tab")  # B starts anew and catches up; A waits
     wait_for_steps(page, 100)
     button(page, "Pause").click()
-    page.wait_for_timeout(1500)
+    page.wait_for_function(  # the slower run catches up
+        """() => {
+            const found = [...document.querySelector(".live .status").textContent.matchAll(/step ([\\d,]+)/g)];
+            return found.length === 2 && found[0][1] === found[1][1];
+        }""",
+        timeout=30_000,
+    )
     stopped = steps(page)
-    assert stopped[0] == stopped[1]
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(1000)
     assert steps(page) == stopped
     button(page, "Run").click()
     wait_for_steps(page, stopped[0] + 10)
