@@ -31,6 +31,7 @@ def test_an_unknown_suite_is_refused() -> None:
     assert "--suite: one of batch-ragged, " in done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_measures_and_writes_json(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     done = bench("--suite", "batch-32x100", "--quick", "--seconds", "0.1", "--patience", "0", "--json", str(path))

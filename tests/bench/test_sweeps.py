@@ -12,6 +12,7 @@ from bench_cases import CASES
 from click.testing import CliRunner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.shape}")
 def test_every_pass_runs_and_has_a_row(case: Case) -> None:
     inputs = case.make_inputs()

@@ -121,15 +121,15 @@ def test_a_script_that_was_put_in_does_not_run(browser: Any, address: str) -> No
         assert page.evaluate("globalThis.ran ?? null") is None
 
 
-# One in the quick tests, as axe takes seconds for a part.
 VIEWS = [
-    pytest.param("light", DESKTOP, id="desktop-light", marks=pytest.mark.slow),
+    pytest.param("light", DESKTOP, id="desktop-light"),
     pytest.param("dark", PHONE, id="phone-dark"),
-    pytest.param("dark", DESKTOP, id="desktop-dark", marks=pytest.mark.slow),
-    pytest.param("light", PHONE, id="phone-light", marks=pytest.mark.slow),
+    pytest.param("dark", DESKTOP, id="desktop-dark"),
+    pytest.param("light", PHONE, id="phone-light"),
 ]
 
 
+@pytest.mark.slow  # axe takes seconds for a part
 @pytest.mark.parametrize(("scheme", "viewport"), VIEWS)
 def test_axe_finds_nothing(open_page: Open, scheme: str, viewport: dict[str, int]) -> None:
     page = open_page(color_scheme=scheme, viewport=viewport)

@@ -44,6 +44,7 @@ def test_layers_become_onnxs_own_nodes() -> None:
     assert {"BatchNormalization", "LayerNormalization"} <= set(nodes)
 
 
+@pytest.mark.slow
 def test_lengths_stay_an_input_of_the_graph() -> None:
     model, x, lengths = WithLengths().eval(), torch.randn(3, 4, 7), torch.tensor([7, 2, 5])
     found, _ = exported(model, x, lengths)
