@@ -84,13 +84,14 @@ def test_nothing_is_lost_by_leaving_right_away(open_page: Open) -> None:
     dy.fill("9")
     page.go_back()
     assert cell.inner_text() == "12.5"
-    page.locator("#tab-padding").click()
     page.go_forward()
+    page.wait_for_function("!document.getElementById('panel-backward').hidden")
     assert shown_part(page) == "backward"
     assert dy.input_value() == "9"
+    page.locator("#tab-padding").click()
     page.go_back()
-    page.wait_for_function("document.getElementById('panel-backward').hidden")
-    assert shown_part(page) == "padding"
+    page.wait_for_function("!document.getElementById('panel-backward').hidden")
+    assert dy.input_value() == "9"
 
 
 def test_long_words_and_numbers_do_not_widen_the_page(open_page: Open) -> None:

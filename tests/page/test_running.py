@@ -104,7 +104,7 @@ def test_one_student_in_training_and_in_evaluation(open_page: Open) -> None:
     assert rows.nth(1).locator("math").text_content().endswith("1.854")
     assert rows.nth(1).locator("circle").count() == 1
     page.locator(".running .copy summary").click()
-    command = page.locator(".running .copy pre").inner_text()
+    command = page.locator(".running .copy pre", has_text="printf").inner_text()
     assert command == r"printf '120\n' | truenorm explain - --mean 96.4272 --var 161.606"
     runs = command.replace("truenorm", f"{shlex.quote(sys.executable)} -m truenorm")
     out = subprocess.run(["sh", "-c", runs], capture_output=True, text=True, check=True).stdout

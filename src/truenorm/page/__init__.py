@@ -125,7 +125,7 @@ def without_comments(text: str) -> str:
     """JavaScript or CSS without indentation, blank lines and comments that fill whole lines, in few lines.
 
     >>> without_comments("/* A\\nfile. */\\nif (a) {\\n    // why\\n    b = c(\\n        d, // e\\n        f);\\n}\\n")
-    'if (a) {b = c(d, // e\\nf);\\n}'
+    'if (a) {b = c(d, // e\\nf);}'
     """
     kept: list[str] = []
     inside = False
