@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_data import normal
 
+import truenorm.torch as tnt
 from truenorm.torch.tracking.elementwise import KEEPS, KEEPS_ONLY_ZERO
 from truenorm.torch.tracking.tag import Padding
 
@@ -228,6 +229,27 @@ def _with_zeros(x: Tensor) -> Tensor:
 def test_shapes_and_positions(name: str) -> None:
     model = After(SHAPES[name]).double()
     assert_as_alone(model, double(4, 3, 19), LONG, out=2, tolerance=1e-12 if name != "dtype" else 1e-5)
+
+
+@pytest.mark.parametrize(
+    "reorder",
+    [
+        lambda y: y.flip(0),
+        lambda y: torch.flip(y, (0, 2)),
+        lambda y: y.flipud(),
+        lambda y: y.roll(1, 0),
+        lambda y: torch.roll(y, shifts=(1, 1), dims=(-1, -3)),
+        lambda y: y.roll(1),
+    ],
+)
+def test_another_order_of_the_batch_is_not_followed(reorder: Any) -> None:
+    conv, x = nn.Conv1d(3, 3, 3, padding=1), double(4, 3, 19).float()
+    with tnt.padded(lengths=LONG):
+        y = conv(x)
+        z = reorder(y)
+        torch.testing.assert_close(z, reorder(y.detach().clone()))
+        with pytest.raises(ValueError, match="another order of the batch"):
+            conv(z)
 
 
 def call_with(func: Any, x: Tensor) -> Any:

@@ -330,13 +330,27 @@ def cumulate(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any
 
 @rule(*named("flip fliplr flipud roll"))
 def reorder(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """The order of positions is that of a sequence alone."""
+    """The order of positions is that of a sequence alone. Another order of the batch is not followed."""
     x, found = args[0], tracker.look(args[0])
     if isinstance(found, Tag) and found.is_ragged:
+        if any(factor.role is BATCH for axis in _reordered(func, args, kwargs) for factor in found.axes[axis]):
+            return tracker.lose(func(*args, **kwargs), func, "another order of the batch")
         return alone(tracker, func, x, found, lambda one: func(one, *args[1:], **kwargs))
     result = func(*args, **kwargs)
     tracker.set(result, found)
     return result
+
+
+def _reordered(func: Any, args: Arguments, kwargs: dict[str, Any]) -> list[int]:
+    """The axes along which `flip` or `roll` changes the order."""
+    x, *rest = args
+    if func.__name__ in ("fliplr", "flipud"):
+        return [1 if func.__name__ == "fliplr" else 0]
+    if func.__name__ == "roll":
+        rest = rest[1:]  # the shifts
+    dims = kwargs.get("dims", rest[0] if len(rest) == 1 else rest)
+    listed = [dims] if isinstance(dims, int) else [*dims]
+    return [axis % x.dim() for axis in listed] or list(range(x.dim()))  # roll without axes: all of them, flattened
 
 
 @rule(Tensor.unfold)
