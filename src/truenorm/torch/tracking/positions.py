@@ -348,7 +348,7 @@ def _reordered(func: Any, args: Arguments, kwargs: dict[str, Any]) -> list[int]:
         return [1 if func.__name__ == "fliplr" else 0]
     if func.__name__ == "roll":
         rest = rest[1:]  # the shifts
-    dims = kwargs.get("dims", rest[0] if len(rest) == 1 else rest)
+    dims: Any = kwargs.get("dims", rest[0] if len(rest) == 1 else rest)
     listed = [dims] if isinstance(dims, int) else [*dims]
     return [axis % x.dim() for axis in listed] or list(range(x.dim()))  # roll without axes: all of them, flattened
 
