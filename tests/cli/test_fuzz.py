@@ -18,7 +18,7 @@ def fuzz(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
-@pytest.mark.parametrize("options", [["--cases", "40"], pytest.param(["--seconds", "60"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", [["--cases", "40"], pytest.param(["--seconds", "30"], marks=pytest.mark.slow)])
 def test_every_call_computes_or_ends_in_one_line(options: list[str]) -> None:
     done = fuzz("--seed", "5", "--seconds", "120", *options)
     assert done.returncode == 0, done.stdout + done.stderr
