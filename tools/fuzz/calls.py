@@ -221,6 +221,8 @@ def from_another(value: Array, case: Case, rng: np.random.Generator) -> Any:
 
 
 def unaligned(value: Array, case: Case, rng: np.random.Generator) -> Array:
+    if value.dtype == object:
+        return value
     memory = np.zeros(value.nbytes + 1, np.uint8)
     memory[1:] = np.frombuffer(value.tobytes(), np.uint8)
     return memory[1:].view(value.dtype).reshape(value.shape)
