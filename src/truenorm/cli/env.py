@@ -13,7 +13,10 @@ from truenorm import engine
 from truenorm.cli import Command
 
 # Optional packages, and the extra that installs each.
-OPTIONAL = {"pydantic": "lab", "safetensors": "lab", "names": "lab", "threadpoolctl": "lab", "torch": "torch"}
+OPTIONAL = {"pydantic": "lab", "safetensors": "lab", "names": "lab", "threadpoolctl": "lab", "loky": "lab"} | {
+    "distributed": "cluster",
+    "torch": "torch",
+}
 
 
 @click.command(cls=Command, epilog="Example: truenorm env --json")
