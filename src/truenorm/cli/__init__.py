@@ -25,6 +25,7 @@ COMMANDS = {
     "explain": "Show every number of a normalization, forward and backward.",
     "page": "Open an interactive page in the browser (one HTML file, offline).",
     "train": "Train a small network with hand-written backpropagation.",
+    "compare": "Train every combination of some options, on one machine or a cluster.",
     "sample": "Generate words with a network trained by `train`.",
     "env": "Show versions, engine, threads and missing packages.",
 }

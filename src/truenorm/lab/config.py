@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from truenorm.lab.layers import StatisticsOver
 from truenorm.lab.networks import ActivationName, DTypeName, ModelConfig, NormAt, NormName
@@ -127,6 +127,29 @@ def make_config(given: Mapping[str, Any]) -> Config:
                     f"{_option(name)}: only with {_option(other)} {_or(values)}, got {_option(other)} {value}."
                 )
     return config
+
+
+def parse_option(name: str, value: Any) -> Any:
+    """One option in its type, as `make_config` reads it. An error names the option as on the command line."""
+    field = Config.model_fields[name]
+    kind: Any = field.annotation
+    for limit in field.metadata:
+        kind = Annotated[kind, limit]
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{_option(name)}: {_expected(first)}, got {first['input']!r}.") from None
+
+
+def applies(name: str, given: Mapping[str, Any]) -> bool:
+    """Whether an option has a meaning together with these; the defaults of their task are in effect, too."""
+    if name not in ONLY_WITH:
+        return True
+    other, values = ONLY_WITH[name]
+    default = Config.model_fields[other].default
+    task: Task = given.get("task", "words")
+    return given.get(other, TASK_DEFAULTS.get(task, {}).get(other, default)) in values
 
 
 def _is_not_unicode(name: str) -> bool:

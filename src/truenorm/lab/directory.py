@@ -1,4 +1,5 @@
-"""The directory of a run. Only this file opens, reads, writes and locks what is in it.
+"""The directory of a run, or of the results of a comparison (`lab.results`). Only this file opens, reads, writes and
+locks what is in it.
 
     config.json             the options of the run
     metrics.jsonl           one line for each report
@@ -81,6 +82,10 @@ class RunDirectory:
         except FileNotFoundError:
             return False
         return True
+
+    def names(self) -> list[str]:
+        """The names of everything in the directory."""
+        return os.listdir(self._directory)
 
     def read(self, name: str) -> bytes:
         with open(self._open(name, os.O_RDONLY), "rb") as file:

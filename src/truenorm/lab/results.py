@@ -14,3 +14,231 @@ as missing, and its trial is run again. Failed trials have no file: they are lis
 
 `read` yields the trials of a directory in the order of the grid, one at a time: curves are never all in memory.
 """
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from truenorm.lab import checkpoint, table
+from truenorm.lab.config import STUDENTS, Config
+from truenorm.lab.data import first_names, surnames
+from truenorm.lab.directory import RunDirectory
+from truenorm.lab.grid import Grid
+from truenorm.lab.trial import Result, Trial
+
+FORMAT = "truenorm-results-1"
+GRID, MACHINE = "grid.json", "machine.json"
+
+
+class Results:
+    """A results directory that this process has locked, to add trials to."""
+
+    def __init__(self, directory: Path, plan: Mapping[str, Any], *, replace: bool = False) -> None:
+        """Open or make the directory for a plan. `replace`: another plan with its trials may be there."""
+        self.directory = directory
+        self.plan = dict(plan)
+        self.seconds: dict[str, float] = {}
+        self.events: list[str] = []
+        self.failed: dict[str, str] = {}
+        self._files = RunDirectory.create(directory)
+        try:
+            self._files.lock()
+            if not self._files.holds(GRID) and (others := set(self._files.names()) - {"lock"}):
+                raise ValueError(f"{directory}: a new or empty directory, got one with {min(others)}. Choose another.")
+            found = _plan(self._files) if self._files.holds(GRID) else None
+            if found is not None:
+                _check_version(directory, found, self.plan)
+                if not replace and found["grids"] != self.plan["grids"]:
+                    raise ValueError(f"{directory}: holds the results of another grid. Choose another --out.")
+                self._read_machine()
+            if found != self.plan:
+                self._files.write(GRID, checkpoint.encode_json(self.plan))
+        except BaseException:
+            self._files.__exit__(None, None, None)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # If the disk is full or the directory is gone, that error is on its way already.
+        with self._files, suppress(OSError, ValueError):
+            self._write_machine()
+
+    def finished(self) -> set[str]:
+        """The names of the trials that have an intact file."""
+        return {trial.name for trial, result in self.read() if result is not None}
+
+    def read(self) -> Iterator[tuple[Trial, Result | None]]:
+        """The trials of the plan in order; None for those that have no result."""
+        return _read(self._files, self.plan)
+
+    def add(self, trial: Trial, file: bytes, seconds: float | None = None) -> None:
+        """Write the file of a finished trial."""
+        self._files.write(_file(trial), file)
+        self.failed.pop(trial.name, None)
+        if seconds is not None:
+            self.seconds[trial.name] = round(seconds, 4)
+
+    def merge(self, other: Path) -> int:
+        """Take over the trials of this plan that another directory has. Returns how many."""
+        count = 0
+        with _open(other) as files:
+            _check_version(other, found := _plan(files), self.plan)
+            if found["grids"] != self.plan["grids"]:
+                raise ValueError(f"{other}: holds the results of another grid, so it cannot be merged.")
+            present = set(self._files.names())
+            for trial in _trials(self.plan):
+                if _file(trial) not in present and (file := _intact(files, trial)) is not None:
+                    self.add(trial, file)
+                    count += 1
+        return count
+
+    def _read_machine(self) -> None:
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # nothing depends on it
+            found = checkpoint.decode_json(self._files.read(MACHINE), MACHINE)
+            self.seconds = {str(name): float(seconds) for name, seconds in found["seconds"].items()}
+            self.events = [str(event) for event in found["events"]]
+
+    def _write_machine(self) -> None:
+        content = {
+            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "seconds": self.seconds,
+            "events": self.events,
+            "failed": self.failed,
+        }
+        self._files.write(MACHINE, checkpoint.encode_json(content))
+
+
+def make_plan(grids: Sequence[Grid]) -> dict[str, Any]:
+    """What grid.json holds."""
+    sources = {(config.task, config.data) for grid in grids for config in _sources(grid)}
+    data = {f"{task} {source}": _fingerprint(task, source) for task, source in sorted(sources)}
+    return {
+        "format": FORMAT,
+        "truenorm": version("truenorm"),
+        "data": data,
+        "grids": [grid.as_dict() for grid in grids],
+    }
+
+
+def read(directory: Path) -> tuple[list[Grid], Iterator[tuple[Trial, Result | None]]]:
+    """The grids of a results directory, and its trials in order: None for those that have no result yet."""
+    files = _open(directory)
+    try:
+        plan = _plan(files)
+    except BaseException:
+        files.__exit__(None, None, None)
+        raise
+
+    def trials() -> Iterator[tuple[Trial, Result | None]]:
+        with files:
+            yield from _read(files, plan)
+
+    return [Grid.from_dict(grid) for grid in plan["grids"]], trials()
+
+
+def _read(files: RunDirectory, plan: Mapping[str, Any]) -> Iterator[tuple[Trial, Result | None]]:
+    present = set(files.names())
+    for trial in _trials(plan):
+        yield trial, trial.decode(files.read(_file(trial))) if _file(trial) in present else None
+
+
+def _trials(plan: Mapping[str, Any]) -> Iterator[Trial]:
+    """The trials of all grids, each once."""
+    seen: set[str] = set()
+    for grid in plan["grids"]:
+        for trial in Grid.from_dict(grid).trials():
+            if trial.name not in seen:
+                seen.add(trial.name)
+                yield trial
+
+
+def _intact(files: RunDirectory, trial: Trial) -> bytes | None:
+    """The file of a trial, if it is there and not damaged."""
+    if not files.holds(_file(trial)):
+        return None
+    file = files.read(_file(trial))
+    return file if trial.decode(file) is not None else None
+
+
+def _file(trial: Trial) -> str:
+    return f"trial-{trial.name}.json"
+
+
+def _open(directory: Path) -> RunDirectory:
+    try:
+        return RunDirectory(directory)
+    except FileNotFoundError:
+        raise ValueError(f"{directory}: not a results directory, it does not exist.") from None
+
+
+def _plan(files: RunDirectory) -> dict[str, Any]:
+    try:
+        plan = checkpoint.decode_json(files.read(GRID), str(files.path / GRID))
+    except FileNotFoundError:
+        raise ValueError(f"{files.path}: not a results directory, it has no {GRID}.") from None
+    if not isinstance(plan, dict) or plan.get("format") != FORMAT:
+        raise ValueError(f"{files.path}: the results are of another version of truenorm. Choose another --out.")
+    try:
+        for grid in plan["grids"]:
+            Grid.from_dict(grid)
+        plan["truenorm"], plan["data"]
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise ValueError(f"{files.path}: {GRID} is damaged or of another version of truenorm.") from None
+    return plan
+
+
+def _check_version(directory: Path, found: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    """Raise if the trials may differ from those that this process would compute."""
+    if found["truenorm"] != plan["truenorm"]:
+        raise ValueError(
+            f"{directory}: the results are of truenorm {found['truenorm']}, this is {plan['truenorm']}. "
+            "Choose another --out."
+        )
+    for source in found["data"].keys() & plan["data"].keys():
+        if found["data"][source] != plan["data"][source]:
+            raise ValueError(f"{directory}: the data {source!r} changed since these results. Choose another --out.")
+
+
+# ---- data ----
+
+
+def _sources(grid: Grid) -> Iterator[Config]:
+    """A configuration for each task and list of data in a grid."""
+    axes = {name: values if name in ("task", "data") else values[:1] for name, values in grid.axes.items()}
+    for trial in Grid(grid.measure, axes).trials():
+        yield trial.config
+
+
+def _fingerprint(task: str, source: str) -> str:
+    """A hash of the data, before it is split and encoded."""
+    digest = hashlib.sha256()
+    match task, source:
+        case "gender", _:
+            digest.update(repr(first_names()).encode())
+        case "words", "names":
+            digest.update(repr(first_names()[0]).encode())
+        case "words", "surnames":
+            digest.update(repr(surnames()).encode())
+        case "table", source if source == STUDENTS:
+            digest.update(table.STUDENTS_FILE.read_bytes())
+        case _:
+            with Path(source).open("rb") as file:
+                while part := file.read(1 << 20):
+                    digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,320 @@
+"""`truenorm compare`: train every combination of some options, on the processors of a machine or of a cluster."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from truenorm.cli import Command
+from truenorm.cli import train as train_command
+from truenorm.cli.signals import SIGNALS, STOPPED
+from truenorm.cli.trials_progress import trials_progress
+from truenorm.explanation.terminal import printable
+from truenorm.explanation.text import Screen
+from truenorm.lab import results as store
+from truenorm.lab.blas import one_blas_thread
+from truenorm.lab.config import STUDENTS, Config
+from truenorm.lab.dispatch import Handlers, run_all
+from truenorm.lab.executors import Workers, cluster, default_workers, in_process, processes
+from truenorm.lab.grid import Grid, estimate_seconds, make_grid, parse_axis
+from truenorm.lab.results import Results, make_plan
+from truenorm.lab.summary import mean_and_std, summarise, write_csv
+from truenorm.lab.trial import Trial
+
+MOST_ROWS = 40  # of the table at the end
+SHOWN_FAILURES = 10
+FAILED = 3  # exit code
+ONE_VALUE = ("data", "target")  # may hold commas
+
+
+def _axes() -> list[click.Option]:
+    """The options of `truenorm train` that describe a run, each for one or several values."""
+    options = []
+    for param in train_command.command.params:
+        if isinstance(param, click.Option) and param.name in Config.model_fields and param.name != "seed":
+            text = "yes or no: scale the columns of a table to mean 0 and std 1." if param.is_bool_flag else param.help
+            metavar = "TEXT" if param.name in ONE_VALUE else "VALUE,..."
+            options.append(click.Option([f"--{param.name.replace('_', '-')}"], metavar=metavar, help=text))
+    return options
+
+
+class _Shard(click.ParamType[tuple[int, int]]):
+    name = "I/N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(value))
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            self.fail(f"must be I/N with I from 1 to N, such as 1/2, got {value!r}.", param, ctx)
+        return int(found[1]), int(found[2])
+
+
+@click.command(
+    cls=Command,
+    epilog="""\b
+Examples:
+  truenorm compare --norm none,batch,layer --lr 0.1,0.3,1,3 --steps 2000 --dry-run
+  truenorm compare --norm none,batch,layer --lr 0.1,0.3,1,3 --steps 2000 --out results
+  truenorm compare --task gender --statistics-over valid,all --max-length 11,44 --out padding
+  truenorm compare --out results                              # go on with what is missing
+  truenorm compare --norm none,batch --shard 1/2 --out part1  # on one machine
+  truenorm compare --norm none,batch --shard 2/2 --out part2  # on another
+  truenorm compare --merge part1 --merge part2 --out results
+
+The results do not depend on the number or the kind of workers. Press Ctrl-C to stop: finished trials stay, and the
+same command goes on. Exit code 3: some trials failed; they are listed, and tried again by the same command.
+""",
+)
+@click.option("--out", type=train_command._Directory(file_okay=False, path_type=Path), help="Directory of the results.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 100_000),
+    default=5,
+    show_default=True,
+    help="Train each cell with this many seeds.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show the grid, and how long it takes on this machine.")
+@click.option(
+    "--workers", type=click.IntRange(1, 10_000), help="Processes on this machine.  [default: one a processor]"
+)
+@click.option("--dask", metavar="ADDRESS", help="Run on a cluster of dask.distributed, such as tcp://host:8786.")
+@click.option("--shard", type=_Shard(), help="Run only part I of N, for machines that share nothing.")
+@click.option(
+    "--merge",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    help="Take the trials of this directory over into --out. Runs nothing.",
+)
+@click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="Write a table of all trials.")
+@one_blas_thread()
+def command(
+    out: Path | None,
+    seeds: int,
+    dry_run: bool,
+    workers: int | None,
+    dask: str | None,
+    shard: tuple[int, int] | None,
+    merge: tuple[Path, ...],
+    csv_file: Path | None,
+    **options: str | None,
+) -> int:
+    """Train every combination of some options with several seeds, and compare the results.
+
+    Every option of `truenorm train` that describes a run takes one value or several, separated by commas.
+    """
+    if out is None and not dry_run:
+        raise click.UsageError("--out: needs the directory of the results, got none. Or use --dry-run.")
+    given = {name: text for name, text in options.items() if text is not None}
+    if merge and (given or shard or dask):
+        raise click.UsageError("--merge: takes no options of a grid and no --shard or --dask.")
+    if workers is not None and dask is not None:
+        raise click.UsageError("--workers: not with --dask, whose workers are started by dask worker.")
+    grid = _grid(given, seeds, merge[0] if merge else out)
+    if dry_run:
+        _show_plan(grid, shard, workers or default_workers())
+        return 0
+    assert out is not None
+    if merge:
+        return _merge(grid, out, merge, csv_file)
+    return _run(grid, out, shard, workers, dask, csv_file)
+
+
+command.params += _axes()
+
+
+def _grid(given: dict[str, str], seeds: int, existing: Path | None) -> Grid:
+    """The grid of these options; without any, that of an existing results directory."""
+    if not given and existing is not None and (existing / store.GRID).exists():
+        grids, _ = store.read(existing)
+        return grids[0]
+    axes: dict[str, tuple[Any, ...]] = {}
+    for name, text in given.items():
+        if name == "data" and text not in ("names", "surnames", STUDENTS):
+            text = str(Path(text).absolute())
+        axes[name] = (text,) if name in ONE_VALUE else parse_axis(name, text)
+    return make_grid("train", axes | {"seed": tuple(range(seeds))})
+
+
+def _part(trials: Iterator[Trial], shard: tuple[int, int] | None) -> Iterator[Trial]:
+    return trials if shard is None else islice(trials, shard[0] - 1, None, shard[1])
+
+
+def _show_plan(grid: Grid, shard: tuple[int, int] | None, workers: int) -> None:
+    for name, values in grid.axes.items():
+        shown = f"0 to {len(values) - 1}" if name == "seed" and len(values) > 1 else ", ".join(map(str, values))
+        click.echo(f"{name:>16}  {printable(shown)}")
+    count = sum(1 for _ in _part(grid.trials(), shard))
+    seconds = estimate_seconds(_part(grid.trials(), shard), count) / workers
+    one = "1 worker" if workers == 1 else f"{workers} workers"
+    click.echo(f"{count:,} trials; about {duration(seconds)} with {one} of this machine.")
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(0.3), duration(89), duration(600), duration(9000), duration(1e6)
+    ('1 s', '89 s', '10 min', '2.5 h', '11.6 days')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+def _run(
+    grid: Grid,
+    out: Path,
+    shard: tuple[int, int] | None,
+    workers: int | None,
+    dask: str | None,
+    csv_file: Path | None,
+) -> int:
+    pool = _workers(workers, dask)
+    again = " ".join(
+        [
+            f"truenorm compare --out {printable(shlex.quote(str(out)))}",
+            *([] if workers is None else [f"--workers {workers}"]),
+            *([] if dask is None else [f"--dask {printable(shlex.quote(dask))}"]),
+            *([] if shard is None else [f"--shard {shard[0]}/{shard[1]}"]),
+        ]
+    )
+    with Results(out, make_plan([grid])) as results:
+        total, finished = sum(1 for _ in _part(grid.trials(), shard)), results.finished()
+        before = sum(trial.name in finished for trial in _part(grid.trials(), shard))
+        if before:
+            click.echo(f"{before:,} of {total:,} trials are there already.", err=True)
+        missing = (trial for trial in _part(grid.trials(), shard) if trial.name not in finished)
+        try:
+            with stop_signals():
+                run_missing(results, missing, total - before, pool)
+        except KeyboardInterrupt:
+            done = before + len(results.finished() - finished)
+            click.echo(f"\nStopped after {done:,} of {total:,} trials. To go on: {again}", err=True)
+            return STOPPED
+        if csv_file is not None:
+            _write_csv(results, grid, csv_file)
+        if shard is not None:
+            click.echo(f"Shard {shard[0]}/{shard[1]}: {total - len(results.failed):,} of {total:,} trials are done.")
+            click.echo("To put shards together: truenorm compare --merge SHARD1 --merge SHARD2 --out RESULTS")
+        else:
+            show_cells(results, grid)
+        return show_end(results, total, again)
+
+
+def _workers(workers: int | None, dask: str | None) -> Workers:
+    if dask is not None:
+        return cluster(dask)
+    count = workers or default_workers()
+    return in_process() if count == 1 else processes(count)
+
+
+def run_missing(results: Results, missing: Iterator[Trial], count: int, pool: Workers) -> None:
+    """Run trials and write their files, with a progress bar."""
+    results.failed.clear()
+    with trials_progress(count) as progress:
+
+        def on_done(trial: Trial, file: bytes, seconds: float) -> None:
+            results.add(trial, file, seconds)
+            progress.advance()
+
+        def on_failed(trial: Trial, error: str) -> None:
+            results.failed[trial.name] = error
+            progress.advance()
+
+        def on_event(message: str) -> None:
+            results.events.append(message)
+            progress.say(message)
+
+        run_all(missing, pool, Handlers(on_done, on_failed, on_event))
+
+
+@contextmanager
+def stop_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop the work as Ctrl-C does. While it is being stopped, further signals are ignored."""
+
+    def stop(_: int, __: FrameType | None) -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}  # nohup
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _merge(grid: Grid, out: Path, others: tuple[Path, ...], csv_file: Path | None) -> int:
+    with Results(out, make_plan([grid])) as results:
+        for other in others:
+            count = results.merge(other)
+            click.echo(f"{printable(str(other))}: {count:,} new trials.", err=True)
+        total, done = len(grid), len(results.finished())
+        if csv_file is not None:
+            _write_csv(results, grid, csv_file)
+        show_cells(results, grid)
+        if done < total:
+            again = f"truenorm compare --out {printable(shlex.quote(str(out)))}"
+            click.echo(f"{total - done:,} of {total:,} trials are missing. To run them: {again}")
+        return show_end(results, total)
+
+
+def _write_csv(results: Results, grid: Grid, file: Path) -> None:
+    with file.open("w", encoding="utf-8", newline="") as opened:
+        write_csv(results.read(), grid.varied(), opened)
+
+
+def show_cells(results: Results, grid: Grid) -> None:
+    """The cells, best first."""
+    varied = grid.varied()
+    cells = summarise(results.read(), varied)
+    accuracy = any(cell.accuracies for cell in cells)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in varied:
+        table.add_column(name.replace("_", "-"), justify="right", no_wrap=True)
+    for name in ("held-out loss", *(["accuracy"] if accuracy else []), "trials", "diverged"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in cells[:MOST_ROWS]:
+        options = [Text(f"{value:g}" if isinstance(value, float) else str(value)) for value in cell.options.values()]
+        accuracies = [mean_and_std(cell.accuracies, ".1%")] if accuracy else []
+        ran = len(cell.losses) + cell.diverged
+        table.add_row(*options, mean_and_std(cell.losses), *accuracies, str(ran), str(cell.diverged or ""))
+    console = Screen()
+    console.print(table)
+    if len(cells) > MOST_ROWS:
+        console.print(f"... and {len(cells) - MOST_ROWS:,} more cells. --csv writes all trials to a file.")
+    console.print("Best first; mean ± standard deviation over the seeds that did not diverge.\n")
+
+
+def show_end(results: Results, total: int, again: str = "") -> int:
+    """Failed trials, and where the results are. Returns the exit code."""
+    where = printable(str(results.directory))
+    if results.failed:
+        for trial, _ in islice(((one, r) for one, r in results.read() if one.name in results.failed), SHOWN_FAILURES):
+            click.echo(f"failed: trial {trial.name}: {printable(results.failed[trial.name])}", err=True)
+        more = f" The first {SHOWN_FAILURES} are above." if len(results.failed) > SHOWN_FAILURES else ""
+        click.echo(
+            f"{len(results.failed):,} of {total:,} trials failed.{more} All are listed in {where}/{store.MACHINE}. "
+            f"To try them again: {again}",
+            err=True,
+        )
+        return FAILED
+    click.echo(f"Saved in {where}.")
+    return 0

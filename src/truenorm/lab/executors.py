@@ -1,0 +1,169 @@
+"""Where trials run: this process, processes of this machine (loky), or a cluster (dask.distributed).
+
+Each is a `Workers`: it opens executors of `concurrent.futures`, and everything else is the same for all of them.
+`lab.dispatch` submits `work` to an executor. loky and dask are imported when they are used.
+
+Matrix products use one thread on every worker, as in `truenorm train`: so the bits do not depend on the number of
+cores, and the workers do not wait for each other. Processes of loky have this in their environment before NumPy is
+loaded. Workers of a cluster were started by somebody else: there `work` limits the threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, ParamSpec, TypeVar
+
+from threadpoolctl import threadpool_limits
+
+from truenorm.lab.blas import one_blas_thread
+from truenorm.lab.trial import Trial, run_trial
+
+P = ParamSpec("P")
+T = TypeVar("T")
+IDLE_SECONDS = 10  # after which a local worker ends: also if this process was killed
+CONNECT_SECONDS = 4  # to reach a cluster
+ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "BLIS")}
+
+Work = Callable[[Trial], tuple[bytes, float]]
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What runs the trials.
+
+    count   how many trials run at the same time
+    ahead   how many more are submitted, so that no worker waits
+    open    opens an executor; leaving it ends its workers and drops what they compute
+    """
+
+    count: int
+    ahead: int
+    open: Callable[[], AbstractContextManager[Executor]]
+
+
+def work(trial: Trial) -> tuple[bytes, float]:
+    """Run a trial on a worker; return the content of its file and the seconds that it took."""
+    threadpool_limits(1, user_api="blas")  # until the worker ends: a worker may run several trials in threads
+    begin = time.perf_counter()
+    return run_trial(trial), time.perf_counter() - begin
+
+
+# ---- this process ----
+
+
+class _Immediate(Executor):
+    """Runs a call when it is submitted."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            with one_blas_thread():
+                future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # KeyboardInterrupt goes on
+            future.set_exception(error)
+        return future
+
+
+def in_process() -> Workers:
+    """One trial at a time in this process."""
+
+    @contextmanager
+    def open_executor() -> Iterator[Executor]:
+        yield _Immediate()
+
+    return Workers(1, 0, open_executor)
+
+
+# ---- processes ----
+
+
+def processes(count: int) -> Workers:
+    """This many processes of this machine."""
+    try:
+        from loky import ProcessPoolExecutor
+    except ModuleNotFoundError:
+        raise ValueError(
+            f"--workers {count}: needs the package 'loky'. Install it: pip install 'truenorm[lab]'; or use --workers 1."
+        ) from None
+
+    @contextmanager
+    def open_executor() -> Iterator[Executor]:
+        executor = ProcessPoolExecutor(
+            count, timeout=IDLE_SECONDS, initializer=_ignore_interrupts, env=dict(ONE_THREAD)
+        )
+        try:
+            yield executor
+        finally:
+            executor.shutdown(wait=True, kill_workers=True)
+
+    return Workers(count, count, open_executor)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C in a terminal is sent to all processes; only the one that submits trials handles it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+# ---- cluster ----
+
+
+def cluster(address: str) -> Workers:
+    """The workers of a cluster of dask.distributed. They must have this version of truenorm."""
+    try:
+        from distributed import Client
+    except ModuleNotFoundError:
+        raise ValueError(
+            "--dask: needs the package 'distributed'. Install it: pip install 'truenorm[cluster]'."
+        ) from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised as an error
+    try:
+        connect: Any = Client  # has no types
+        client = connect(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise ValueError(
+            f"--dask: the address of a running scheduler, such as tcp://host:8786, got {address}, which cannot be "
+            f"reached ({reason}). Start one: dask scheduler."
+        ) from None
+    try:
+        slots = sum(client.nthreads().values())
+        if not slots:
+            raise ValueError(
+                f"--dask: a scheduler with workers, got {address}, which has none. Start one: dask worker {address}"
+            )
+        expected = version("truenorm")
+        for worker, found in client.run(_installed_version).items():
+            if found != expected:
+                raise ValueError(
+                    f"--dask: workers with truenorm {expected}, got {found} on {worker}. Install it there."
+                )
+    except BaseException:
+        client.close()
+        raise
+
+    @contextmanager
+    def open_executor() -> Iterator[Executor]:
+        try:
+            yield client.get_executor(pure=False)
+        finally:
+            client.close()
+
+    return Workers(slots, slots, open_executor)
+
+
+def _installed_version() -> str:
+    """The version of truenorm on a worker."""
+    return version("truenorm")
+
+
+def default_workers() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,68 @@
+"""Trials on workers: the same bytes from any of them, and a lost worker does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_trials import (
+    Record,
+    fail_for_seed_1,
+    fake_work,
+    kill_worker_for_seed_1,
+    kill_worker_once,
+    small_grid,
+)
+
+from truenorm.lab.dispatch import run_all
+from truenorm.lab.executors import in_process, processes
+from truenorm.lab.trial import Trial
+
+
+def names(trials: Iterator[Trial], *seeds: int) -> set[str]:
+    return {trial.name for trial in trials if trial.config.seed in seeds}
+
+
+def test_a_trial_that_fails_is_listed_and_the_others_go_on(words: Path) -> None:
+    grid, record = small_grid(words, seeds=3), Record()
+    run_all(grid.trials(), in_process(), record.handlers, fail_for_seed_1)
+    assert record.done.keys() == names(grid.trials(), 0, 2)
+    assert record.failed == dict.fromkeys(names(grid.trials(), 1), "seed: not 1, got 1.")
+    assert record.events == []
+
+
+def test_trials_are_drawn_when_there_is_a_worker_for_them(words: Path) -> None:
+    """The memory of a large grid is bounded: no trial is made before its turn."""
+    grid, record = small_grid(words, seeds=20), Record()
+    drawn = 0
+
+    def trials() -> Iterator[Trial]:
+        nonlocal drawn
+        for trial in grid.trials():
+            assert drawn - len(record.done) <= 1
+            drawn += 1
+            yield trial
+
+    run_all(trials(), in_process(), record.handlers, fake_work)
+    assert len(record.done) == drawn == 40
+
+
+def test_processes_give_the_bytes_of_one_process_and_a_killed_one_is_replaced(words: Path) -> None:
+    grid, here, there = small_grid(words, seeds=3), Record(), Record()
+    run_all(grid.trials(), in_process(), here.handlers)
+    assert len(here.done) == 6
+    run_all(grid.trials(), processes(2), there.handlers, kill_worker_once)
+    assert there.done == here.done
+    assert there.failed == {}
+    assert len(there.events) == 1
+    assert there.events[0].startswith("a worker ended (killed, or out of memory): ")
+
+
+@pytest.mark.slow
+def test_only_the_trial_that_ends_its_worker_twice_has_failed(words: Path) -> None:
+    grid, record = small_grid(words, seeds=4), Record()
+    run_all(grid.trials(), processes(2), record.handlers, kill_worker_for_seed_1)
+    assert record.done.keys() == names(grid.trials(), 0, 2, 3)
+    message = "its worker ended 2 times (killed, or out of memory)"
+    assert record.failed == dict.fromkeys(names(grid.trials(), 1), message)

@@ -1,0 +1,111 @@
+"""Grids: which trials there are, what is refused before anything runs, and how long it takes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_trials import small_grid
+
+from truenorm.lab.config import make_config
+from truenorm.lab.grid import Grid, estimate_seconds, make_grid, parse_axis
+from truenorm.lab.trial import Trial
+
+
+def options(grid: Grid, *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(trial.config, name) for name in names) for trial in grid.trials()]
+
+
+def test_the_trials_are_the_product_of_the_axes_and_seeds_vary_fastest(words: Path) -> None:
+    grid = small_grid(words, norm=("none", "layer"), lr=(0.1, 0.3))
+    expected = [(norm, lr, seed) for norm in ("none", "layer") for lr in (0.1, 0.3) for seed in (0, 1)]
+    assert options(grid, "norm", "lr", "seed") == expected
+    assert len(grid) == 8
+    assert grid.varied() == ["norm", "lr"]
+    assert len({trial.name for trial in grid.trials()}) == 8
+
+
+def test_an_option_without_a_meaning_in_a_cell_does_not_double_the_cell(words: Path) -> None:
+    grid = small_grid(words, seeds=1, norm=("none", "batch"), norm_at=("after", "before"))
+    assert options(grid, "norm", "norm_at") == [("none", "before"), ("batch", "after"), ("batch", "before")]
+    optimizers = small_grid(words, seeds=1, optimizer=("sgd", "adam"), momentum=(0.9,), norm=("none",))
+    assert options(optimizers, "optimizer", "momentum") == [("sgd", 0.9), ("adam", 0.0)]
+
+
+def test_the_name_of_a_trial_is_a_hash_of_all_that_it_depends_on() -> None:
+    config = make_config({"steps": 5})
+    names = {Trial("train", config).name, Trial("other", config).name}
+    names |= {Trial("train", make_config({"steps": 5, **more})).name for more in ({"seed": 1}, {"lr": 0.2})}
+    assert len(names) == 4
+    assert Trial("train", config).name == Trial("train", make_config({"steps": 5})).name
+
+
+def test_a_grid_survives_its_json(words: Path) -> None:
+    grid = small_grid(words, lr=(0.1, 0.3))
+    assert Grid.from_dict(grid.as_dict()) == grid
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (
+            {"norm": ("none", "batch"), "batch": (1, 32)},
+            "impossible cell norm=batch batch=1: --batch: at least 2 with batch norm, got 1. Use --norm layer.",
+        ),
+        (
+            {"norm": ("batch", "group"), "hidden": (8, 10)},
+            "impossible cell hidden=10 norm=group: groups: must divide the 10 features into groups of two or more, "
+            "got 4. Choose another --groups or --hidden.",
+        ),
+        ({"max_length": (11, 44)}, "--max-length: only with --task gender, got --task words."),
+        ({"momentum": (0.5,), "optimizer": ("adam",)}, "--momentum: only with --optimizer sgd, got --optimizer adam."),
+        (
+            {"hidden": (8, 10**6), "depth": (99,), "norm": ("none",)},
+            "impossible cell hidden=1000000: memory: the run must fit into",
+        ),
+        (
+            {"lr": tuple(range(1, 1002)), "init_scale": tuple(range(1, 1001))},
+            "grid: at most 1,000,000 trials, got 4,004,000. Leave out values, or split the grid.",
+        ),
+    ],
+)
+def test_impossible_grids_are_refused(words: Path, axes: dict[str, tuple[Any, ...]], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        small_grid(words, **axes)
+
+
+def test_data_that_is_missing_is_said_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^--data: a file, names or surnames, got .*none\.txt, which does not exist"):
+        make_grid("train", {"data": (str(tmp_path / "none.txt"),)})
+    with pytest.raises(ValueError, match=r"^impossible cell max_length=3: --max-length: at least 11, "):
+        make_grid("train", {"task": ("gender",), "max_length": (11, 3)})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("lr", "0.1,x", "--lr: Input should be a valid number, unable to parse string as a number, got 'x'."),
+        ("lr", "0.1,0", "--lr: a number > 0, got '0'."),
+        ("lr", "0.1,0.10", "--lr: different values, got 0.1 twice. Leave one out."),
+        ("norm", "batch,", "--norm: one of 'none', 'batch', 'layer', 'rms' or 'group', got ''."),
+        ("norm_at", "in", "--norm-at: one of 'before' or 'after', got 'in'."),
+    ],
+)
+def test_values_of_an_axis_are_checked(name: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        parse_axis(name, text)
+
+
+def test_values_have_the_types_of_the_options() -> None:
+    assert parse_axis("batch", "8, 32") == (8, 32)
+    assert parse_axis("standardize", "yes,no") == (True, False)
+    assert parse_axis("max_length", "11") == (11,)
+
+
+def test_the_estimate_grows_with_the_steps_and_with_the_trials(words: Path) -> None:
+    short, long = (list(small_grid(words, seeds=1, norm=("batch",), steps=(n,)).trials()) for n in (100, 100_000))
+    assert 0 < estimate_seconds(short, 1) * 20 < estimate_seconds(long, 1)
+    assert estimate_seconds(long * 100, 100) > 20 * estimate_seconds(long, 1)
+    assert estimate_seconds([], 0) == 0
