@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,15 @@ from fake_trials import (
     small_grid,
 )
 
-from truenorm.lab.dispatch import run_all
+from truenorm.lab.dispatch import Handlers, run_all
 from truenorm.lab.executors import in_process, processes
+from truenorm.lab.results import Results, make_plan
+from truenorm.lab.summary import summarise
 from truenorm.lab.trial import Trial
+
+
+def handlers_of(results: Results) -> Handlers:
+    return Handlers(results.add, lambda trial, error: pytest.fail(error), pytest.fail)
 
 
 def names(trials: Iterator[Trial], *seeds: int) -> set[str]:
@@ -66,3 +74,28 @@ def test_only_the_trial_that_ends_its_worker_twice_has_failed(words: Path) -> No
     assert record.done.keys() == names(grid.trials(), 0, 2, 3)
     message = "its worker ended 2 times (killed, or out of memory)"
     assert record.failed == dict.fromkeys(names(grid.trials(), 1), message)
+
+
+@pytest.mark.slow
+def test_ten_thousand_trials_take_little_memory(words: Path, tmp_path: Path) -> None:
+    """They are planned, run, resumed and summarised; curves are never all in memory: they would be some 100 MB."""
+    lrs, scales = (tuple((1 + number) / 100 for number in range(count)) for count in (50, 20))
+    tracemalloc.start()
+    grid = small_grid(words, seeds=5, lr=lrs, init_scale=scales)
+    plan = make_plan([grid])
+    with Results(tmp_path / "out", plan) as results:
+        assert len(grid) == 10_000
+        half = islice(grid.trials(), 5_000)
+        run_all(half, in_process(), handlers_of(results), fake_work)
+    with Results(tmp_path / "out", plan) as results:
+        finished = results.finished()
+        assert len(finished) == 5_000
+        run_all(
+            (one for one in grid.trials() if one.name not in finished), in_process(), handlers_of(results), fake_work
+        )
+        cells = summarise(results.read(), grid.varied())
+    assert [cell.missing for cell in cells] == [0] * 2_000
+    assert [cell.losses for cell in cells[:1]] == [[0.01, 1.01, 2.01, 3.01, 4.01]]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12e6

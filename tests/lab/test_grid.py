@@ -71,7 +71,7 @@ def test_a_grid_survives_its_json(words: Path) -> None:
         ),
     ],
 )
-def test_impossible_grids_are_refused(words: Path, axes: dict[str, tuple[Any, ...]], message: str) -> None:
+def test_impossible_grids_are_refused(words: Path, axes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         small_grid(words, **axes)
 

@@ -16,7 +16,7 @@ from truenorm.lab.trial import Trial
 SMALL = {"hidden": (8,), "steps": (20,), "embedding": (2,)}
 
 
-def small_grid(words: Path, seeds: int = 2, **axes: tuple[Any, ...]) -> Grid:
+def small_grid(words: Path, *, seeds: int = 2, **axes: Any) -> Grid:
     """A grid of trials that take some milliseconds each."""
     norms = {"norm": ("none", "batch")}
     return make_grid("train", {"data": (str(words),), **SMALL, **norms, **axes, "seed": tuple(range(seeds))})

@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -20,6 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
 from threadpoolctl import threadpool_limits
 
@@ -28,7 +31,6 @@ from truenorm.lab.trial import Trial, run_trial
 
 P = ParamSpec("P")
 T = TypeVar("T")
-IDLE_SECONDS = 10  # after which a local worker ends: also if this process was killed
 CONNECT_SECONDS = 4  # to reach a cluster
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "BLIS")}
 
@@ -96,9 +98,7 @@ def processes(count: int) -> Workers:
 
     @contextmanager
     def open_executor() -> Iterator[Executor]:
-        executor = ProcessPoolExecutor(
-            count, timeout=IDLE_SECONDS, initializer=_ignore_interrupts, env=dict(ONE_THREAD)
-        )
+        executor = ProcessPoolExecutor(count, initializer=_start_process, initargs=(os.getpid(),), env=dict(ONE_THREAD))
         try:
             yield executor
         finally:
@@ -107,9 +107,16 @@ def processes(count: int) -> Workers:
     return Workers(count, count, open_executor)
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C in a terminal is sent to all processes; only the one that submits trials handles it."""
+def _start_process(parent: int) -> None:
+    """Ctrl-C in a terminal is sent to all processes: leave it to the parent. End when the parent was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def end_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 # ---- cluster ----
@@ -123,16 +130,15 @@ def cluster(address: str) -> Workers:
         raise ValueError(
             "--dask: needs the package 'distributed'. Install it: pip install 'truenorm[cluster]'."
         ) from None
+    _require_scheduler(address)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised as an error
+    connect: Any = type(
+        "Client", (Client,), {"__del__": lambda _: None}
+    )  # closed below; its own __del__ waits and warns
     try:
-        connect: Any = Client  # has no types
         client = connect(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        reason = next(iter(str(error).splitlines()), "")
-        raise ValueError(
-            f"--dask: the address of a running scheduler, such as tcp://host:8786, got {address}, which cannot be "
-            f"reached ({reason}). Start one: dask scheduler."
-        ) from None
+    except Exception as error:  # bytes that are not dask's may raise anything
+        raise _unreachable(address, str(error)) from None
     try:
         slots = sum(client.nthreads().values())
         if not slots:
@@ -157,6 +163,27 @@ def cluster(address: str) -> Workers:
             client.close()
 
     return Workers(slots, slots, open_executor)
+
+
+def _require_scheduler(address: str) -> None:
+    """Raise unless a scheduler answers at this address: dask's own client would wait, and retry, for longer."""
+    parts = urlsplit(address if "://" in address else f"tcp://{address}")
+    try:
+        if parts.hostname is None or parts.port is None:
+            raise ValueError("it has no host and port")
+        with socket.create_connection((parts.hostname, parts.port), CONNECT_SECONDS) as connection:
+            if parts.scheme == "tcp" and not connection.recv(1):  # a scheduler speaks first
+                raise ValueError("the connection was closed")
+    except (OSError, ValueError) as error:
+        raise _unreachable(address, str(error)) from None
+
+
+def _unreachable(address: str, reason: str) -> ValueError:
+    first = next(iter(reason.splitlines()), "")
+    return ValueError(
+        f"--dask: the address of a running scheduler, such as tcp://host:8786, got {address}, which cannot be reached "
+        f"({first}). Start one: dask scheduler"
+    )
 
 
 def _installed_version() -> str:
