@@ -26,6 +26,7 @@ COMMANDS = {
     "page": "Open an interactive page in the browser (one HTML file, offline).",
     "train": "Train a small network with hand-written backpropagation.",
     "compare": "Train every combination of some options, on one machine or a cluster.",
+    "claims": "Test claims about normalization by experiments.",
     "sample": "Generate words with a network trained by `train`.",
     "env": "Show versions, engine, threads and missing packages.",
 }

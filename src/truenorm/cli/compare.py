@@ -182,7 +182,7 @@ def _run(
     dask: str | None,
     csv_file: Path | None,
 ) -> int:
-    pool = _workers(workers, dask)
+    pool = workers_for(workers, dask)
     again = " ".join(
         [
             f"truenorm compare --out {printable(shlex.quote(str(out)))}",
@@ -214,7 +214,7 @@ def _run(
         return show_end(results, total, again)
 
 
-def _workers(workers: int | None, dask: str | None) -> Workers:
+def workers_for(workers: int | None, dask: str | None) -> Workers:
     if dask is not None:
         return cluster(dask)
     count = workers or default_workers()

@@ -91,11 +91,14 @@ class RunDirectory:
         with open(self._open(name, os.O_RDONLY), "rb") as file:
             return file.read()
 
-    def write(self, name: str, content: bytes) -> None:
-        """Replace a file, as a whole or not at all: if the disk is full, the old file stays."""
+    def write(self, name: str, content: bytes, *, durable: bool = True) -> None:
+        """Replace a file, as a whole or not at all: if the disk is full, the old file stays.
+
+        A file that is not durable is not synced: after a power failure it may be missing or empty.
+        """
         if METRICS in self._own:
             os.fsync(self._own[METRICS])
-        os.close(self._replace(name, content))
+        os.close(self._replace(name, content, durable=durable))
 
     def open_metrics(self, content: bytes) -> None:
         """Replace the metrics by this content and keep the file open, for `append_metrics`."""
@@ -140,7 +143,7 @@ class RunDirectory:
             raise self._not_ordinary(name, "a directory" if stat.S_ISDIR(mode) else "a special file")
         return file
 
-    def _replace(self, name: str, content: bytes) -> int:
+    def _replace(self, name: str, content: bytes, *, durable: bool = True) -> int:
         """Write a temporary file, sync it, rename it, sync the directory. Returns the file, which is still open."""
         self._check_own()
         temporary = f".{name}.part"
@@ -150,10 +153,12 @@ class RunDirectory:
             file = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 _write_all(file, content)
-                os.fsync(file)
+                if durable:
+                    os.fsync(file)
                 self._check_own()  # again: to write a large file takes a while
                 os.replace(temporary, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-                _sync_directory(self._directory)
+                if durable:
+                    _sync_directory(self._directory)
             except BaseException:
                 os.close(file)
                 with suppress(OSError):

@@ -67,8 +67,7 @@ class _Immediate(Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
         try:
-            with one_blas_thread():
-                future.set_result(fn(*args, **kwargs))
+            future.set_result(fn(*args, **kwargs))
         except Exception as error:  # KeyboardInterrupt goes on
             future.set_exception(error)
         return future
@@ -79,7 +78,8 @@ def in_process() -> Workers:
 
     @contextmanager
     def open_executor() -> Iterator[Executor]:
-        yield _Immediate()
+        with one_blas_thread():
+            yield _Immediate()
 
     return Workers(1, 0, open_executor)
 

@@ -87,7 +87,7 @@ class Results:
 
     def add(self, trial: Trial, file: bytes, seconds: float | None = None) -> None:
         """Write the file of a finished trial."""
-        self._files.write(_file(trial), file)
+        self._files.write(_file(trial), file, durable=False)  # a file that a power failure damages is written again
         self.failed.pop(trial.name, None)
         if seconds is not None:
             self.seconds[trial.name] = round(seconds, 4)

@@ -6,7 +6,8 @@
 Nothing of the time, the machine or other trials is in the result. (Another processor or another version of NumPy may
 round differently, as in every other program.) A result that diverges is a result. An error is raised.
 
-The measure `train` trains as `truenorm train` does and ends with the numbers of its result.json:
+`lab.measures` has what the claims measure. The measure `train` trains as `truenorm train` does, and ends with the
+numbers of its result.json:
 
     diverged   the step at which the loss was no longer finite; null if it always was. Then the other numbers are null
     steps, train, held_out, baseline, parameters   as in result.json
@@ -26,7 +27,7 @@ from functools import cached_property
 from typing import Any
 
 from truenorm.core.moments import ignore_floating_point_errors
-from truenorm.lab import checkpoint
+from truenorm.lab import checkpoint, measures
 from truenorm.lab.config import Config
 from truenorm.lab.run import REPORT_EXAMPLES
 from truenorm.lab.training import Trainer, prepare
@@ -52,7 +53,7 @@ class Trial:
     def encode(self, result: Result) -> bytes:
         """The file of this trial: its configuration, its result, and a digest of both."""
         content = {"measure": self.measure, "config": self.config.model_dump(), "result": result}
-        return checkpoint.seal(checkpoint.encode_json({"digest": checkpoint.NO_DIGEST, **content}))
+        return checkpoint.seal(checkpoint.encode_line({"digest": checkpoint.NO_DIGEST, **content}))
 
     def decode(self, file: bytes) -> Result | None:
         """The result in a file that `encode` wrote; None if the file is damaged or of another trial."""
@@ -110,4 +111,4 @@ def _training_result(trainer: Trainer, curve: dict[str, list[float]], diverged: 
     }
 
 
-MEASURES: dict[str, Callable[[Config], Result]] = {"train": train}
+MEASURES: dict[str, Callable[[Config], Result]] = {"train": train, **measures.MEASURES}

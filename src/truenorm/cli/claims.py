@@ -1,0 +1,179 @@
+"""`truenorm claims`: run the experiments behind claims about normalization, and print their verdicts."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from truenorm.cli import Command
+from truenorm.cli.compare import FAILED, STOPPED, duration, run_missing, stop_signals, workers_for
+from truenorm.cli.train import _Directory
+from truenorm.explanation.terminal import printable
+from truenorm.explanation.text import Screen
+from truenorm.lab.blas import one_blas_thread
+from truenorm.lab.claims import CLAIMS
+from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, Found, combined
+from truenorm.lab.claims.document import document
+from truenorm.lab.grid import Grid
+from truenorm.lab.results import Results, make_plan
+from truenorm.lab.trial import Trial
+
+STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow"}
+SEEDS, QUICK_SEEDS = 10, 5
+
+
+@click.command(
+    cls=Command,
+    epilog=f"""\b
+Examples:
+  truenorm claims --list
+  truenorm claims --quick
+  truenorm claims --only padding --only layer-norm
+  truenorm claims --write docs/claims.md
+
+A verdict depends on the 95% interval, by Student's t, of the mean effect over the seeds. supported: the whole interval
+is where the claim says; refuted: the whole interval is elsewhere; undecided: neither, or fewer than {MIN_SEEDS} seeds.
+
+Press Ctrl-C to stop: finished trials stay in --out, and the same command goes on.
+""",
+)
+@click.option("--list", "as_list", is_flag=True, help="List the claims.")
+@click.option("--only", type=click.Choice(list(CLAIMS)), multiple=True, help="Only this claim. May be repeated.")
+@click.option("--quick", is_flag=True, help="Shorter trainings and fewer settings: about a minute on two processors.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 1000), help=f"Number of seeds.  [default: {SEEDS}; --quick: {QUICK_SEEDS}]"
+)
+@click.option(
+    "--out",
+    type=_Directory(file_okay=False, path_type=Path),
+    default=Path("claims-results"),
+    show_default=True,
+    help="Directory of the trials.",
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 10_000), help="Processes on this machine.  [default: one a processor]"
+)
+@click.option("--dask", metavar="ADDRESS", help="Run on a cluster of dask.distributed, such as tcp://host:8786.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the effect of each seed.")
+@click.option(
+    "--write", type=click.Path(dir_okay=False, path_type=Path), help="Write a page about all this (Markdown)."
+)
+@one_blas_thread()
+def command(
+    as_list: bool,
+    only: tuple[str, ...],
+    quick: bool,
+    seeds: int | None,
+    out: Path,
+    workers: int | None,
+    dask: str | None,
+    as_json: bool,
+    write: Path | None,
+) -> int:
+    """Test what people say about normalization: each claim is an experiment with a measure, seeds and a verdict."""
+    claims = [CLAIMS[name] for name in dict.fromkeys(only or CLAIMS)]
+    if as_list:
+        for claim in claims:
+            click.echo(f"{claim.name:16} {claim.text}")
+        return 0
+    count = seeds or (QUICK_SEEDS if quick else SEEDS)
+    grids = {claim.name: list(claim.grids(quick, count)) for claim in claims}
+    plan = make_plan([grid for some in grids.values() for grid in some])
+    pool = workers_for(workers, dask)
+    begin = time.monotonic()
+    with Results(out, plan, replace=True) as results:
+        finished = results.finished()
+        missing = [trial for trial, result in results.read() if result is None]
+        if finished:
+            click.echo(f"{len(finished):,} of {len(finished) + len(missing):,} trials are there already.", err=True)
+        try:
+            with stop_signals():
+                run_missing(results, iter(missing), len(missing), pool)
+        except KeyboardInterrupt:
+            click.echo(f"\nStopped. Finished trials are in {printable(str(out))}; the same command goes on.", err=True)
+            return STOPPED
+        found = {name: Found(_of(results, some)) for name, some in grids.items()}
+        seconds = sum(results.seconds.get(trial.name, 0.0) for trial, _ in results.read())
+        failed = dict(results.failed)
+    findings = {claim.name: claim.judge(found[claim.name]) for claim in claims}
+    if as_json:
+        click.echo(json.dumps([_as_dict(claim, findings[claim.name]) for claim in claims], indent=2))
+    else:
+        show(claims, findings)
+    for name, error in list(failed.items())[:10]:
+        click.echo(f"failed: trial {name}: {printable(error)}", err=True)
+    if write is not None:
+        chosen = "".join(f" --only {name}" for name in only)
+        repeat = (
+            f"truenorm claims{' --quick' if quick else ''} --seeds {count}{chosen} --write {shlex.quote(str(write))}"
+        )
+        took = f"{len(missing):,} trials in {duration(time.monotonic() - begin)} with {pool.count} workers"
+        if not missing:
+            took = "All trials were there already"
+        machine = (
+            f"{took}; all trials together took {duration(seconds)} on one. {platform.system()} {platform.machine()}, "
+            f"{os.cpu_count()} processors; Python {platform.python_version()}, NumPy {np.__version__}, "
+            f"truenorm {plan['truenorm']}."
+        )
+        write.write_text(document(claims, findings, grids, repeat, machine), "utf-8")
+    return FAILED if failed else 0
+
+
+def _of(results: Results, grids: list[Grid]) -> Iterator[tuple[Trial, Any]]:
+    """The trials of these grids, out of all in the directory."""
+    names = {trial.name for grid in grids for trial in grid.trials()}
+    return ((trial, result) for trial, result in results.read() if trial.name in names)
+
+
+def show(claims: list[Claim], findings: dict[str, list[Finding]]) -> None:
+    """Claims and statements with their verdicts."""
+    console = Screen()
+    for claim in claims:
+        verdict = combined(findings[claim.name])
+        console.print(Text.assemble((verdict, f"bold {STYLES[verdict]}"), "  ", (claim.text, "bold")))
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for finding in findings[claim.name]:
+            statement = finding.statement
+            effect = f"{finding.mean:.3g} ({finding.low:.3g} to {finding.high:.3g}) {statement.unit}"
+            table.add_row("", Text(finding.verdict, style=STYLES[finding.verdict]), Text(f"{statement.text} {effect}"))
+        console.print(table)
+    console.print(
+        "\nThe mean effect over the seeds, its 95% interval (Student's t), and its unit. --json shows every seed, "
+        "--write "
+        "explains what is measured."
+    )
+
+
+def _as_dict(claim: Claim, findings: list[Finding]) -> dict[str, Any]:
+    return {
+        "claim": claim.name,
+        "text": claim.text,
+        "verdict": combined(findings),
+        "statements": [
+            {
+                "text": finding.statement.text,
+                "verdict": finding.verdict,
+                "unit": finding.statement.unit,
+                "holds_if": f"{finding.statement.side} {finding.statement.threshold:.4g}",
+                "mean": _finite(finding.mean),
+                "interval": [_finite(finding.low), _finite(finding.high)],
+                "effects": list(finding.effects),
+            }
+            for finding in findings
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None

@@ -1,0 +1,150 @@
+"""What the claims measure beside the losses of a training. Each function takes a configuration and returns a result.
+
+gradients   the size of the gradient at each hidden layer, before the first step
+shift       how far the inputs of the hidden layers move during training (the covariate shift of Ioffe and Szegedy),
+            and how far the gradient of a layer changes when the layers before it take their step (that of Santurkar
+            et al.)
+padding     how far padding moves what the norm returns for the valid positions
+repadding   the held-out loss of a network, trained on padded names, after less padding
+undo        how exactly weight = std and bias = mean undo a normalization
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from truenorm.core import norm as norms
+from truenorm.engine import forward
+from truenorm.lab.config import Config
+from truenorm.lab.data import Examples
+from truenorm.lab.layers import ForwardContext, Normalize
+from truenorm.lab.sampling import reestimate
+from truenorm.lab.training import Trainer, prepare
+
+Array = NDArray[Any]
+SHIFT_POINTS = 10  # at which the shift is measured
+
+
+def _rms(x: Array) -> float:
+    return float(np.sqrt(np.square(x, dtype=np.float64).mean()))
+
+
+def gradients(config: Config) -> dict[str, Any]:
+    """The root mean square of the gradient of the loss with respect to the output of each hidden linear layer."""
+    trainer = Trainer(config, prepare(config))
+    _backward(trainer, trainer.batches[0])
+    found = trainer.network.output_gradients
+    return {"gradients": [_rms(found[f"linear{number}"]) for number in range(1, config.depth + 1)]}
+
+
+def _backward(trainer: Trainer, batch: Examples) -> dict[str, Array]:
+    """The gradients of a batch; running statistics are left as they are."""
+    network = trainer.network
+    norms_ = [layer for layer in network.layers.values() if isinstance(layer, Normalize)]
+    before = [layer.running for layer in norms_]
+    ctx = ForwardContext(training=True, lengths=batch.lengths)
+    _, dy = trainer.loss(network.forward(batch.x, ctx), batch.targets)
+    found = network.backward(dy)
+    for layer, running in zip(norms_, before, strict=True):
+        layer.running = running
+    return {name: value.copy() for name, value in found.items()}
+
+
+def shift(config: Config) -> dict[str, Any]:
+    """Both kinds of covariate shift, averaged over the training and over the hidden layers after the first."""
+    trainer = Trainer(config, prepare(config))
+    later = [f"linear{number}" for number in range(2, config.depth + 1)]
+    gradient_shifts, drifts = [], []
+    trainer.diagnostics()  # the inputs that the drift is measured from
+    for point in range(SHIFT_POINTS):
+        while trainer.step < config.steps * (point + 1) // SHIFT_POINTS:
+            batch, parameters = trainer.batches[trainer.step], trainer.network.flat_parameters.copy()
+            before = trainer.step
+            trainer.train_step()
+        gradient_shifts += _gradient_shifts(trainer, batch, parameters, later)
+        drift = trainer.diagnostics()["drift"]
+        drifts += [drift[name] for name in later]
+        assert trainer.step == before + 1
+    return {"gradient_shift": statistics.fmean(gradient_shifts), "input_drift": statistics.fmean(drifts)}
+
+
+def _gradient_shifts(trainer: Trainer, batch: Examples, before: Array, later: list[str]) -> list[float]:
+    """For each layer: how far its gradient changes when the layers before it have taken their step and it has not."""
+    network = trainer.network
+    after = network.flat_parameters.copy()
+    network.flat_parameters[...] = before
+    first = _backward(trainer, batch)
+    found = []
+    names = list(network.layers)
+    for layer in later:
+        network.flat_parameters[...] = after
+        stepped = {name: value.copy() for name, value in network.parameters.items()}
+        network.flat_parameters[...] = before
+        for name, value in network.parameters.items():
+            if names.index(name.rsplit(".", 1)[0]) < names.index(layer):
+                value[...] = stepped[name]
+        key = f"{layer}.weight"
+        change = _backward(trainer, batch)[key] - first[key]
+        found.append(_rms(change) / max(_rms(first[key]), 1e-30))
+    network.flat_parameters[...] = after
+    return found
+
+
+def padding(config: Config) -> dict[str, Any]:
+    """The relative change of the normalized valid values, compared with a norm that never sees padding."""
+    trainer = Trainer(config, prepare(config))
+    batch = trainer.batches[0]
+    assert batch.lengths is not None
+    ctx = ForwardContext(training=True, lengths=batch.lengths)
+    x: Array = batch.x
+    for name, layer in trainer.network.layers.items():
+        y = layer.forward(x, ctx)
+        if name == "norm1":
+            break
+        x = y
+    valid = np.arange(x.shape[1]) < batch.lengths[:, None]
+    rows = x[valid].astype(np.float64)
+    axis = 0 if config.norm == "batch" else 1
+    centered = rows - rows.mean(axis, keepdims=True)
+    alone = centered / np.sqrt(np.square(centered).mean(axis, keepdims=True) + 1e-5)
+    return {"change": _rms(y[valid] - alone) / _rms(alone)}
+
+
+def repadding(config: Config) -> dict[str, Any]:
+    """Train; then the held-out loss with statistics re-estimated at the same padding, and without the excess of it."""
+    trainer = Trainer(config, prepare(config))
+    while trainer.step < config.steps:
+        trainer.train_step()
+    data = trainer.data
+    assert data.train.lengths is not None
+    assert data.held_out.lengths is not None
+    longest = int(max(data.train.lengths.max(), data.held_out.lengths.max()))
+    losses = []
+    for length in (data.train.x.shape[1], longest):
+        train, held_out = (Examples(one.x[:, :length], one.targets, one.lengths) for one in (data.train, data.held_out))
+        reestimate(trainer.network, train)
+        losses.append(trainer.evaluate(held_out).loss)
+    return {"same": losses[0], "less": losses[1]}
+
+
+def undo(config: Config) -> dict[str, Any]:
+    """The largest error of a batch norm whose weight is the std and whose bias is the mean, relative to the values."""
+    rng = np.random.default_rng(config.seed)
+    x = rng.normal(rng.normal(0, 5, 12), rng.uniform(0.1, 5, 12), (64, 12))
+    norm = norms.batch()
+    y = forward(x, norm, weight=np.sqrt(x.var(0) + norm.eps), bias=x.mean(0)).y
+    return {"error": float(np.abs(y - x).max() / np.abs(x).max())}
+
+
+MEASURES: dict[str, Callable[[Config], dict[str, Any]]] = {
+    "gradients": gradients,
+    "shift": shift,
+    "padding": padding,
+    "repadding": repadding,
+    "undo": undo,
+}
