@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from truenorm.cli import Command
-from truenorm.cli.compare import FAILED, STOPPED, duration, run_missing, stop_signals, workers_for
+from truenorm.cli.compare import FAILED, duration, run_missing, stop_signals, workers_for
+from truenorm.cli.signals import STOPPED
 from truenorm.cli.train import _Directory
 from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen

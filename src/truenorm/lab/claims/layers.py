@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from truenorm.lab.claims.claim import Claim, Found, Statement, Values, difference
-from truenorm.lab.claims.training import WORDS, grid
+from truenorm.lab.claims.training import WORDS, Axes, grid
 from truenorm.lab.grid import Grid
 
 # ---- gradients through many layers ----
@@ -29,7 +29,7 @@ def steadier(init_scale: float) -> Callable[[Found], Values]:
 
 
 def gradient_grids(quick: bool, seeds: int) -> list[Grid]:
-    fixed = {"depth": (DEPTH,), "activation": ("relu",), "steps": (1,)}
+    fixed: Axes = {"depth": (DEPTH,), "activation": ("relu",), "steps": (1,)}
     return [grid("gradients", seeds, WORDS, fixed, norm=("none", "batch"), init_scale=(0.5, 1.0, 2.0))]
 
 
@@ -82,7 +82,7 @@ def lower_shift(kind: str) -> Callable[[Found], Values]:
 
 
 def shift_grids(quick: bool, seeds: int) -> list[Grid]:
-    fixed = {"depth": (4,), "lr": (0.3,), "steps": (300 if quick else 2000,)}
+    fixed: Axes = {"depth": (4,), "lr": (0.3,), "steps": (300 if quick else 2000,)}
     return [grid("shift", seeds, WORDS, fixed, norm=("none", "batch"))]
 
 
@@ -138,7 +138,7 @@ def least_growth(found: Found) -> Values:
 
 
 def padding_grid(seeds: int, norm: str, over: str) -> Grid:
-    fixed = {"task": ("gender",), "norm": (norm,), "statistics_over": (over,)}
+    fixed: Axes = {"task": ("gender",), "norm": (norm,), "statistics_over": (over,)}
     return grid("padding", seeds, fixed, max_length=PADDED)
 
 
@@ -148,7 +148,12 @@ def lost_by_less_padding(found: Found) -> Values:
 
 
 def padding_grids(quick: bool, seeds: int) -> list[Grid]:
-    fixed = {"task": ("gender",), "statistics_over": ("all",), "max_length": (44,), "steps": (200 if quick else 1000,)}
+    fixed: Axes = {
+        "task": ("gender",),
+        "statistics_over": ("all",),
+        "max_length": (44,),
+        "steps": (200 if quick else 1000,),
+    }
     return [padding_grid(seeds, "batch", "all"), grid("repadding", seeds, fixed)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from truenorm.lab.claims.claim import Claim, Found, Statement, Values, difference
@@ -12,11 +12,12 @@ from truenorm.lab.grid import Grid
 from truenorm.lab.trial import Result
 
 TARGET = 2.5  # nats, held out: guessing by the frequencies of the characters gives about 2.8
-WORDS = {"hidden": (50,), "embedding": (4,), "schedule": ("constant",)}
+Axes = Mapping[str, Sequence[Any]]  # of a part of a grid
+WORDS: Axes = {"hidden": (50,), "embedding": (4,), "schedule": ("constant",)}
 SHALLOW, DEEP = 2, 8
 
 
-def grid(measure: str, seeds: int, *parts: dict[str, Sequence[Any]], **axes: Sequence[Any]) -> Grid:
+def grid(measure: str, seeds: int, *parts: Axes, **axes: Sequence[Any]) -> Grid:
     options = {name: tuple(values) for part in (*parts, axes) for name, values in part.items()}
     return Grid(measure, {**options, "seed": tuple(range(seeds))})
 
@@ -82,7 +83,7 @@ def speed_up(depth: int) -> Callable[[Found], Values]:
 
 def convergence_grids(quick: bool, seeds: int) -> list[Grid]:
     lrs, steps = ((0.1, 0.5, 2.0), 600) if quick else ((0.03, 0.1, 0.3, 1.0, 3.0), 2000)
-    both = {"norm": ("none", "batch"), "lr": lrs, "steps": (steps,)}
+    both: Axes = {"norm": ("none", "batch"), "lr": lrs, "steps": (steps,)}
     return [grid("train", seeds, WORDS, both, depth=(depth,)) for depth in (SHALLOW, DEEP)]
 
 
@@ -125,7 +126,7 @@ def largest_lr(found: Found, norm: str) -> Values:
 
 def lr_grids(quick: bool, seeds: int) -> list[Grid]:
     lrs = [0.125 * 2**power for power in range(13)]
-    fixed = {"depth": (SHALLOW,), "steps": (200 if quick else 500,), "activation": ("relu",)}
+    fixed: Axes = {"depth": (SHALLOW,), "steps": (200 if quick else 500,), "activation": ("relu",)}
     return [grid("train", seeds, WORDS, fixed, norm=("none", "batch"), lr=lrs)]
 
 
@@ -164,7 +165,7 @@ def sensitivity(found: Found, norm: str) -> Values:
 
 def scale_grids(quick: bool, seeds: int) -> list[Grid]:
     scales = (0.02, 1.0, 50.0) if quick else (0.02, 0.1, 0.3, 1.0, 3.0, 10.0, 50.0)
-    fixed = {"depth": (SHALLOW,), "steps": (500 if quick else 1500,), "lr": (0.3,)}
+    fixed: Axes = {"depth": (SHALLOW,), "steps": (500 if quick else 1500,), "lr": (0.3,)}
     return [grid("train", seeds, WORDS, fixed, norm=("none", "batch"), init_scale=scales)]
 
 
@@ -202,7 +203,7 @@ def narrower(than: dict[str, Any], setting: dict[str, Any]) -> Callable[[Found],
 
 
 def regularization_grids(quick: bool, seeds: int) -> list[Grid]:
-    fixed = {"task": ("table",), "data": ("students",), "hidden": (64,), "depth": (2,)}
+    fixed: Axes = {"task": ("table",), "data": ("students",), "hidden": (64,), "depth": (2,)}
     steps = (800 if quick else 3000,)
     return [grid("train", seeds, fixed, steps=steps, norm=("none", "batch"), dropout=(0.0, 0.5))]
 
@@ -243,7 +244,7 @@ REGULARIZATION = Claim(
 
 
 def input_grids(quick: bool, seeds: int) -> list[Grid]:
-    fixed = {"task": ("table",), "data": ("students",), "steps": (400 if quick else 2000,)}
+    fixed: Axes = {"task": ("table",), "data": ("students",), "steps": (400 if quick else 2000,)}
     return [grid("train", seeds, fixed, standardize=(True, False), norm=("none", "batch"))]
 
 
@@ -296,7 +297,7 @@ def harm(batch: int) -> Callable[[Found], Values]:
 
 
 def batch_grids(quick: bool, seeds: int) -> list[Grid]:
-    fixed = {"task": ("gender",), "steps": (300 if quick else 1000,)}
+    fixed: Axes = {"task": ("gender",), "steps": (300 if quick else 1000,)}
     return [grid("train", seeds, fixed, norm=("batch", "layer"), batch=(*BATCHES, LARGE))]
 
 
@@ -330,7 +331,7 @@ def placement(found: Found) -> Values:
 
 def placement_grids(quick: bool, seeds: int) -> list[Grid]:
     lrs, steps = ((0.1, 0.5, 2.0), 600) if quick else ((0.03, 0.1, 0.3, 1.0, 3.0), 2000)
-    fixed = {"depth": (SHALLOW,), "lr": lrs, "steps": (steps,)}
+    fixed: Axes = {"depth": (SHALLOW,), "lr": lrs, "steps": (steps,)}
     return [grid("train", seeds, WORDS, fixed, norm=("batch",), norm_at=("before", "after"))]
 
 

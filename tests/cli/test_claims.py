@@ -1,0 +1,49 @@
+"""`truenorm claims`: verdicts on the terminal, as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from truenorm.cli import main
+from truenorm.lab.claims import CLAIMS
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["claims", *arguments])
+    printed = capsys.readouterr()
+    return int(stop.value.code or 0), printed.out, printed.err
+
+
+def test_the_claims_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = called(capsys, "--list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(CLAIMS)
+    assert len(CLAIMS) == 13
+
+
+def test_verdicts_are_the_same_when_the_trials_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, more = tmp_path / "claims.md", ["--workers", "1", "--out", str(tmp_path / "out")]
+    code, first, err = called(capsys, "--only", "undo", "--seeds", "5", "--json", "--write", str(page), *more)
+    assert code == 0
+    assert err.endswith("5 of 5 trials, about 0 s left\n")
+    code, again, err = called(capsys, "--only", "undo", "--seeds", "5", "--json", *more)
+    assert (code, err) == (0, "5 of 5 trials are there already.\n")
+    assert again == first
+    (claim,) = json.loads(first)
+    (statement,) = claim["statements"]
+    assert (claim["claim"], claim["verdict"], statement["holds_if"]) == ("undo", "supported", "below -12")
+    assert len(statement["effects"]) == 5
+    low, high = statement["interval"]
+    assert low < statement["mean"] < high < -12
+    text = page.read_text()
+    assert f"    truenorm claims --seeds 5 --only undo --write {page}\n" in text
+    assert "| [Weight and bias can undo the normalization.](#undo) | supported |\n" in text
+    assert "\n## undo\n" in text
+    # Other seeds and claims use the same directory, and keep its trials.
+    code, out, err = called(capsys, "--only", "undo", "--seeds", "3", *more)
+    assert (code, err) == (0, "3 of 3 trials are there already.\n")
+    assert out.startswith("undecided  Weight and bias can undo the normalization.\n")
