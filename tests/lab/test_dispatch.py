@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import CancelledError, Executor, Future
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_trials import (
@@ -18,7 +21,7 @@ from fake_trials import (
 )
 
 from truenorm.lab.dispatch import Handlers, run_all
-from truenorm.lab.executors import in_process, processes
+from truenorm.lab.executors import Workers, in_process, processes
 from truenorm.lab.results import Results, make_plan
 from truenorm.lab.summary import summarise
 from truenorm.lab.trial import Trial
@@ -54,6 +57,43 @@ def test_trials_are_drawn_when_there_is_a_worker_for_them(words: Path) -> None:
 
     run_all(trials(), in_process(), record.handlers, fake_work)
     assert len(record.done) == drawn == 40
+
+
+class Slow(Executor):
+    """Ends each call a while after it was submitted."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        threading.Timer(0.3, lambda: future.set_result(fn(*args, **kwargs))).start()
+        return future
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_what_is_wrong_with_the_workers_is_said_once(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("truenorm.lab.dispatch.CHECK_SECONDS", 0.05)
+    record = Record()
+    workers = Workers(2, 0, Slow, lambda: "no workers")
+    run_all(small_grid(words, seeds=1).trials(), workers, record.handlers, fake_work)
+    assert (len(record.done), record.events) == (2, ["no workers"])
+
+
+@pytest.mark.parametrize("lost", [CancelledError(), RuntimeError("Client is closed")])
+def test_a_scheduler_that_is_gone_ends_the_work(words: Path, lost: Exception) -> None:
+    class Gone(Slow):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            if isinstance(lost, RuntimeError):
+                raise lost
+            future: Future[Any] = Future()
+            future.cancel()
+            future.set_running_or_notify_cancel()
+            return future
+
+    record = Record()
+    with pytest.raises(ValueError, match=r"^the scheduler of the cluster is gone\. Finished trials are saved; "):
+        run_all(small_grid(words, seeds=1).trials(), Workers(1, 0, Gone), record.handlers, fake_work)
+    assert record.failed == {}
 
 
 def test_processes_give_the_bytes_of_one_process_and_a_killed_one_is_replaced(words: Path) -> None:

@@ -35,6 +35,7 @@ from truenorm.lab.trial import Trial
 MOST_ROWS = 40  # of the table at the end
 SHOWN_FAILURES = 10
 FAILED = 3  # exit code
+SEEDS = 5
 ONE_VALUE = ("data", "target")  # may hold commas
 
 
@@ -81,9 +82,7 @@ same command goes on. Exit code 3: some trials failed; they are listed, and trie
 @click.option(
     "--seeds",
     type=click.IntRange(1, 100_000),
-    default=5,
-    show_default=True,
-    help="Train each cell with this many seeds.",
+    help=f"Train each cell with this many seeds.  [default: {SEEDS}]",
 )
 @click.option("--dry-run", is_flag=True, help="Only show the grid, and how long it takes on this machine.")
 @click.option(
@@ -101,7 +100,7 @@ same command goes on. Exit code 3: some trials failed; they are listed, and trie
 @one_blas_thread()
 def command(
     out: Path | None,
-    seeds: int,
+    seeds: int | None,
     dry_run: bool,
     workers: int | None,
     dask: str | None,
@@ -117,7 +116,7 @@ def command(
     if out is None and not dry_run:
         raise click.UsageError("--out: needs the directory of the results, got none. Or use --dry-run.")
     given = {name: text for name, text in options.items() if text is not None}
-    if merge and (given or shard or dask):
+    if merge and (given or seeds or shard or dask):
         raise click.UsageError("--merge: takes no options of a grid and no --shard or --dask.")
     if workers is not None and dask is not None:
         raise click.UsageError("--workers: not with --dask, whose workers are started by dask worker.")
@@ -134,9 +133,9 @@ def command(
 command.params += _axes()
 
 
-def _grid(given: dict[str, str], seeds: int, existing: Path | None) -> Grid:
+def _grid(given: dict[str, str], seeds: int | None, existing: Path | None) -> Grid:
     """The grid of these options; without any, that of an existing results directory."""
-    if not given and existing is not None and (existing / store.GRID).exists():
+    if not given and seeds is None and existing is not None and (existing / store.GRID).exists():
         grids, _ = store.read(existing)
         return grids[0]
     axes: dict[str, tuple[Any, ...]] = {}
@@ -144,7 +143,7 @@ def _grid(given: dict[str, str], seeds: int, existing: Path | None) -> Grid:
         if name == "data" and text not in ("names", "surnames", STUDENTS):
             text = str(Path(text).absolute())
         axes[name] = (text,) if name in ONE_VALUE else parse_axis(name, text)
-    return make_grid("train", axes | {"seed": tuple(range(seeds))})
+    return make_grid("train", axes | {"seed": tuple(range(seeds or SEEDS))})
 
 
 def _part(trials: Iterator[Trial], shard: tuple[int, int] | None) -> Iterator[Trial]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from truenorm.lab.executors import Work, Workers, work
 from truenorm.lab.trial import Trial
 
+CHECK_SECONDS = 10.0  # without a trial that is done, until the workers are checked
 MOST_KILLS = 2  # workers that a trial may take with it
 CLUSTER_LOST = (
     "the scheduler of the cluster is gone. Finished trials are saved; the same command goes on with the others."
@@ -66,6 +67,7 @@ def _run_until_broken(
     """Run trials until none is left, or until the executor breaks. Returns those that were lost with it."""
     submitted: dict[Future[tuple[bytes, float]], Trial] = {}
     broken: list[Trial] = []
+    said = False  # what is wrong
     while True:
         alone = lost or any(trial.name in kills for trial in submitted.values())
         while not broken and len(submitted) < (1 if alone else workers.count + workers.ahead):
@@ -80,7 +82,10 @@ def _run_until_broken(
                 raise ValueError(CLUSTER_LOST) from None
         if not submitted:
             return broken
-        done, _ = wait(submitted, return_when=FIRST_COMPLETED)
+        done, _ = wait(submitted, CHECK_SECONDS, FIRST_COMPLETED)
+        if not done and (problem := workers.check()) is not None and not said:
+            handlers.on_event(problem)
+            said = True
         for future in done:
             trial = submitted.pop(future)
             try:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, ParamSpec, TypeVar
@@ -44,11 +44,13 @@ class Workers:
     count   how many trials run at the same time
     ahead   how many more are submitted, so that no worker waits
     open    opens an executor; leaving it ends its workers and drops what they compute
+    check   says what is wrong, if nothing gets done; None if nothing is
     """
 
     count: int
     ahead: int
     open: Callable[[], AbstractContextManager[Executor]]
+    check: Callable[[], str | None] = lambda: None
 
 
 def work(trial: Trial) -> tuple[bytes, float]:
@@ -162,7 +164,12 @@ def cluster(address: str) -> Workers:
         finally:
             client.close()
 
-    return Workers(slots, slots, open_executor)
+    def check() -> str | None:
+        with suppress(Exception):  # a scheduler that is gone cancels the trials
+            return None if client.nthreads() else f"{address} has no workers any more: waiting for one"
+        return None
+
+    return Workers(slots, slots, open_executor, check)
 
 
 def _require_scheduler(address: str) -> None:
