@@ -324,6 +324,58 @@ def test_running_pausing_and_leaving(open_page: Open) -> None:
     assert button(page, "Run").is_visible()
 
 
+WATCH = """() => {
+    globalThis.seen = [];
+    const changes = { childList: true, characterData: true, subtree: true };
+    new MutationObserver(() => seen.push([
+        document.querySelector(".live .status").textContent, document.querySelector(".live .legend").textContent,
+    ])).observe(document.querySelector(".live"), changes);
+}"""
+
+
+def counts(text: str) -> list[int]:
+    return [int(one.replace(",", "")) for one in re.findall(r"step ([\d,]+)", text)]
+
+
+def test_both_are_always_at_the_same_step(open_page: Open) -> None:
+    """B has four times the layers of A, so alone A would be far ahead."""
+    page = open_page(f"{HERE}{QUICK}&training.b=none,before,0.1,4,1,32,0", reduced_motion="no-preference")
+    wait_for_steps(page, 0, runs=2)
+    page.evaluate(WATCH)
+    button(page, "Run").click()
+    wait_for_steps(page, 60)
+    button(page, "Pause").click()
+    button(page, "Run").wait_for()
+    page.wait_for_timeout(300)
+    stopped = steps(page)
+    page.wait_for_timeout(300)
+    assert steps(page) == stopped
+    seen = page.evaluate("seen")
+    assert len({text for text, _ in seen}) > 3
+    for text, legend in seen:
+        one, other = counts(text)
+        assert one == other, text
+        assert "–" not in legend or one == 0, legend
+
+
+def test_a_run_that_began_anew_is_waited_for_in_words(open_page: Open) -> None:
+    page = open_page(HERE + QUICK)
+    wait_for_steps(page, 0, runs=2)
+    button(page, "Run 1000 steps").click()
+    wait_for_steps(page, 1000, runs=2)
+    live(page).get_by_label("Learning rate, B").fill("0.1")
+    live(page).get_by_label("Learning rate, B").press("Tab")
+    page.wait_for_function("() => document.querySelector('.live .status').textContent.includes('B: step 0')")
+    assert "A waits for B." in page.locator(".live .status").inner_text()
+    page.evaluate(WATCH)
+    button(page, "Step").click()
+    wait_for_steps(page, 1001, runs=2)
+    assert steps(page) == [1001, 1001]
+    assert "waits" not in page.locator(".live .status").inner_text()
+    of_b = sorted({counts(text)[1] for text, _ in page.evaluate("seen")})
+    assert len(of_b) > 3, of_b  # a running count, though motion is not wanted
+
+
 @pytest.mark.slow
 def test_the_copied_command_ends_where_the_page_says(
     open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

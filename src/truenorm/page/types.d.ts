@@ -244,12 +244,13 @@ interface Limits { above?: number; least?: number; most: number; whole?: boolean
 interface RunStart { words: string[]; seed: number; setting: Setting }
 interface LayerReport { counts: number[]; saturated: number; gradient: number }
 interface RunReport {
-    step: number; training: Point[]; heldOut: Point[]; layers: LayerReport[]; guessing: number; speed: number;
+    step: number; training: Point[]; heldOut: Point[]; layers: LayerReport[]; guessing: number;
     diverged: { step: number; loss: number } | null; words: string[]; parameters: number; examples: number;
 }
 interface ShownRun { setting: Setting; report: RunReport | null }
 interface LiveSide {
-    field: "training.a" | "training.b"; worker: Worker | null; run: number; report: RunReport | null;
+    field: "training.a" | "training.b"; worker: Worker | null; run: number; busy: number;
+    report: RunReport | null;
 }
 /** `advance` returns whether there is more to do. */
 interface LiveRun { readonly steps: number; advance(until: number, milliseconds: number): boolean; report(): RunReport }

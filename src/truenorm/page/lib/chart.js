@@ -8,9 +8,9 @@ A line chart that is read without colour and without a mouse.
 Each series has a hue, a dash and a marker of its own, by its place in the list or, so that it keeps them while others
 come and go, by numbers given with it: { name, points, hue: 0, dash: 1, shape: 4, thin: true }. A native slider below
 the chart, or a mouse on it, moves a cursor over the x values (or over `places` alone); the legend shows every series'
-value there. A part with a legend of its own says `legend: false` and draws `lineSample`s. `stretched` gives small x
-more room, as a logarithm that begins at 0. What is not finite leaves a gap. It draws itself anew when its width
-changes, so that text keeps its size on a phone.
+value there, or its last before. A part with a legend of its own says `legend: false` and draws `lineSample`s.
+`stretched` gives small x more room, as a logarithm that begins at 0. What is not finite leaves a gap. It draws itself
+anew when its width changes, so that text keeps its size on a phone.
 */
 import { uniqueId } from "#lib/controls.js";
 import { html, svg } from "#lib/elements.js";
@@ -199,7 +199,7 @@ export function lineSample(look) {
 
 /** @type {(points: Point[], at: number | undefined) => string} */
 function shownAt(points, at) {
-    const point = points.find(([x]) => x === at);
+    const point = points.findLast(([x]) => x <= at);
     return point === undefined || !Number.isFinite(point[1]) ? "–" : formatNumber(point[1]);
 }
 

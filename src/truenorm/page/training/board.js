@@ -13,16 +13,13 @@ const LOOKS = [{ hue: 0, dash: 0, shape: 0 }, { hue: 1, dash: 1, shape: 1 }];
 const GUESSING = { hue: 4, dash: 5, shape: 5, thin: true };
 const GRADIENTS = [-7, 1]; // powers of ten from the left to the right of a bar
 
-/** @type {() => { element: HTMLElement; loss: HTMLElement; update(runs: ShownRun[]): void; inWords(): string }} */
+/** @type {() => { element: HTMLElement; loss: HTMLElement; update(runs: ShownRun[]): void }} */
 export function boardView() {
     const chart = lineChart({ title: "Loss", xLabel: "step", yLabel: "loss", height: 330 });
     const sides = LOOKS.map((look, i) => sideView(look, "AB"[i]));
-    /** @type {ShownRun[]} */
-    let shown = [];
 
     /** @type {(runs: ShownRun[]) => void} */
     function update(runs) {
-        shown = runs;
         const known = runs.flatMap(({ report }, i) => (report ? [{ report, name: "AB"[i], look: LOOKS[i] }] : []));
         const last = Math.max(...known.map(({ report }) => report.step), 1);
         const guessing = Math.max(...known.map(({ report }) => report.guessing), 0);
@@ -38,16 +35,8 @@ export function boardView() {
         runs.forEach((run, i) => sides[i].update(run));
     }
 
-    /** For those who hear it. */
-    function inWords() {
-        return shown.map(({ report }, i) => {
-            const loss = formatNumber(report?.training.at(-1)?.[1] ?? NaN);
-            return report?.diverged ? `${"AB"[i]} diverged.` : `${"AB"[i]}: step ${report?.step ?? 0}, loss ${loss}.`;
-        }).join(" ");
-    }
-
-    return { element: html("div", { class: "sides" }, sides.map(({ element }) => element)), loss: chart.element, update,
-        inWords };
+    const element = html("div", { class: "sides" }, sides.map((side) => side.element));
+    return { element, loss: chart.element, update };
 }
 
 /** @type {(look: Look, name: string) => View<ShownRun>} */

@@ -2,8 +2,9 @@
 Live training: two settings, each trained in a worker of its own, drawn on the same axes. This file connects the state,
 the two workers and the views; `board.js` draws.
 
-Both go on together: none gets more than WINDOW steps ahead. Where motion is not wanted, a press trains BLOCK steps and
-shows where they end. Training pauses when the part or the page is out of sight.
+Both go on together, a few steps at a time: the next few begin once both have reported. So what is drawn is of the same
+step. Only a run that began anew is behind; the other waits for it. Where motion is not wanted, a press trains BLOCK
+steps, counts them, and draws where they end. Training pauses when the part or the page is out of sight.
 
 State: training.a, training.b (settings), training.seed, training.words.
 */
@@ -17,10 +18,10 @@ import { NAMES } from "#training/names.js";
 import { FIRST, SECOND, readWordList, settingCodec, trainCommand, wordsCodec } from "#training/settings.js";
 import { settingsForm, wordsForm } from "#training/forms.js";
 
-const WINDOW = 500;
 const BLOCK = 1000;
 const FOREVER = 1e12;
-const BETWEEN = 100; // milliseconds between two drawings
+const BEAT = 150; // milliseconds between two drawings, and those that a few steps should take
+const STILL = 1000; // the same where motion is not wanted
 
 /** @type {(state: State) => void} */
 export function defineLive(state) {
@@ -36,14 +37,18 @@ export function liveTraining(state) {
     const board = boardView();
     const trouble = html("p", { class: "problem", role: "alert", hidden: true });
     const runButton = html("button", { type: "button", class: "run", onclick: () => (goal === 0 ? go() : pause()) });
-    const stepButton = html("button", { type: "button", onclick: () => stepTo(1) }, "Step");
+    const stepButton = html("button", { type: "button", onclick: step }, "Step");
     const status = html("p", { class: "status" });
     /** @type {LiveSide[]} */
     const sides = [
-        { field: "training.a", worker: null, run: 0, report: null },
-        { field: "training.b", worker: null, run: 0, report: null },
+        { field: "training.a", worker: null, run: 0, busy: 0, report: null },
+        { field: "training.b", worker: null, run: 0, busy: 0, report: null },
     ];
     let goal = 0; // the step to stop at; 0 while paused
+    let next = 0; // the step that both are on their way to
+    let few = 16; // steps at a time: as many as take about a BEAT
+    let [began, planned] = [0, 0]; // when they did, and how many they are
+    let pace = 0; // steps a millisecond
 
     function label() {
         const idle = still.matches ? `Run ${formatNumber(BLOCK)} steps` : "Run";
@@ -51,67 +56,85 @@ export function liveTraining(state) {
     }
 
     const alive = () => sides.filter(({ report }) => report && !report.diverged);
-    const furthest = () => Math.max(...alive().map(({ report }) => report.step), 0);
+    const stepsNow = () => alive().map(({ report }) => report.step);
 
-    /**
-     * Everybody trains up to here, but not too far ahead of the slowest.
-     * @type {(until: number) => void}
-     */
-    function allow(until) {
-        const slowest = Math.min(...alive().map(({ report }) => report.step));
-        for (const { worker } of sides) worker?.postMessage({ until: Math.min(until, slowest + WINDOW) });
+    /** The next few steps, for those that are not there yet. Asked again on the way, it changes nothing. */
+    function advance() {
+        const least = Math.min(...stepsNow());
+        const until = Math.min(goal, least + few);
+        if (until !== next) [began, planned] = [performance.now(), until - least];
+        next = until;
+        for (const { worker, report } of alive()) if (report.step < next) worker.postMessage({ until: next });
+    }
+
+    /** A few steps took so long: more or fewer the next time. */
+    function measure() {
+        const took = Math.max(performance.now() - began, 1);
+        const trained = Math.max(...alive().map(({ busy }) => busy), 1);
+        pace = ((pace || planned / took) + planned / took) / 2;
+        // Reports and messages take time, much of it on a busy machine: twice as much is for the training.
+        const wanted = Math.max(still.matches ? STILL : BEAT, 2 * (took - trained));
+        few = Math.ceil(Math.min(Math.max((planned / trained) * wanted, few / 2), few * 2));
     }
 
     /** @type {(until: number) => void} */
     function setGoal(until) {
-        goal = until;
+        [goal, next, pace] = [until, 0, 0];
         label();
-        if (alive().length) allow(goal);
-        else if (sides.every(({ report }) => report)) finish(); // else the first report starts it
+        if (sides.some(({ report }) => !report)) return; // the first report starts it
+        if (alive().length) advance();
+        else finish();
     }
 
     function go() {
-        setGoal(still.matches ? furthest() + BLOCK : FOREVER);
+        setGoal(still.matches ? Math.max(...stepsNow(), 0) + BLOCK : FOREVER);
     }
 
-    /** @type {(more: number) => void} */
-    function stepTo(more) {
-        setGoal(furthest() + more);
+    /** One step more than the one ahead; while they train, than the steps that they are at. */
+    function step() {
+        setGoal(Math.max(...stepsNow(), goal === 0 ? 0 : next) + 1);
     }
 
-    /** All stop at the same step: those behind catch up with the one ahead. */
+    /** The few steps that they are at are the last. */
     function pause() {
-        if (goal !== 0) setGoal(furthest());
+        if (goal !== 0) goal = next;
+        label();
     }
 
     function finish() {
         goal = 0;
         label();
-        announce(board.inWords());
+        draw();
+        announce(statusInWords(sides.map(({ report }) => report), 0));
     }
 
-    /** @type {(side: LiveSide, data: { run: number; report: RunReport }) => void} */
-    function take(side, { run, report }) {
+    /** @type {(side: LiveSide, data: { run: number; busy: number; report: RunReport }) => void} */
+    function take(side, { run, busy, report }) {
         if (run !== side.run) return; // of a run that was given up
-        side.report = report;
+        Object.assign(side, { busy, report });
         if (state.get("part") !== "training") pause();
-        if (goal !== 0) {
-            if (alive().every(({ report: { step } }) => step >= goal)) goal = furthest(); // one may have gone further
-            if (alive().every(({ report: { step } }) => step >= goal)) finish();
-            else allow(goal);
-        }
+        if (goal === 0 || sides.some((one) => !one.report)) return draw();
+        const least = Math.min(...stepsNow());
+        if (least < next) return advance(); // somebody began anew, or is still at it
+        if (next > 0) measure();
+        if (least >= goal) finish();
+        else advance();
         draw();
     }
 
     let [drawing, drawn] = [false, 0]; // whether it is going to, and when it was
+    /** @type {(RunReport | null)[]} */
+    let reports = []; // of one moment: until it is drawn, one side may report again
     function draw() {
-        if (drawing || (still.matches && goal !== 0)) return;
+        reports = sides.map(({ report }) => report);
+        if (drawing) return;
         drawing = true;
-        const wait = Math.max(BETWEEN - (performance.now() - drawn), 0);
+        const wait = Math.max(BEAT - (performance.now() - drawn), 0);
         setTimeout(() => requestAnimationFrame(() => {
             [drawing, drawn] = [false, performance.now()];
-            board.update(sides.map(({ field, report }) => ({ setting: state.get(field), report })));
-            putText(status, statusInWords(sides.map(({ report }) => report)));
+            putText(status, statusInWords(reports, goal === 0 ? 0 : pace));
+            if (still.matches && goal !== 0) return;
+            board.update(sides.map(({ field }, i) => ({ setting: state.get(field), report: reports[i] })));
         }), wait);
     }
 
@@ -168,6 +191,9 @@ export function liveTraining(state) {
                 settingsForm(state)),
             html("div", { class: "loss" }, board.loss, status)),
         trouble, board.element,
+        html("p", { class: "note" }, "With more hidden layers, gradients may vanish or explode on their way back: ",
+            "give A and B six layers, and compare their gradients. Dropout sets this share of the outputs of tanh to 0 in ",
+            "training, others in each step. No output can be relied on alone, which regularizes."),
         wordsForm(state),
         html("p", { class: "note" }, "The same run in a terminal, with the words above in words.txt: the same losses, ",
             "number by number."),
@@ -175,15 +201,21 @@ export function liveTraining(state) {
     );
 }
 
-/** @type {(reports: (RunReport | null)[]) => string} */
-function statusInWords(reports) {
-    return reports.map((report, i) => {
+/** @type {(reports: (RunReport | null)[], pace: number) => string} */
+function statusInWords(reports, pace) {
+    const said = reports.map((report, i) => {
         if (!report) return `${"AB"[i]}: starting.`;
-        const { step, speed, parameters, diverged, training } = report;
+        const { step, parameters, diverged, training } = report;
         if (diverged) return "";
         const loss = training.length ? `, loss ${formatNumber(training.at(-1)[1], 3)}` : "";
-        const pace = speed > 0 ? `, ${Math.round(speed).toLocaleString("en")} steps a second` : "";
-        const counts = `step ${step.toLocaleString("en")}${loss}, ${parameters.toLocaleString("en")} parameters`;
-        return `${"AB"[i]}: ${counts}${pace}.`;
-    }).filter(Boolean).join(" ");
+        return `${"AB"[i]}: step ${whole(step)}${loss}, ${whole(parameters)} parameters.`;
+    });
+    const [a, b] = reports.map((report) => (report && !report.diverged ? report.step : NaN));
+    if (a !== b && a + b >= 0) said.push(a < b ? "B waits for A." : "A waits for B.");
+    return [...said, pace > 0 ? `${whole(1000 * pace)} steps a second.` : ""].filter(Boolean).join(" ");
+}
+
+/** @type {(value: number) => string} */
+function whole(value) {
+    return Math.round(value).toLocaleString("en");
 }

@@ -27,20 +27,17 @@ export function createRun({ words, seed, setting }, now = () => performance.now(
     let layers = [];
     /** @type {{ step: number; loss: number } | null} */
     let diverged = null;
-    let [busy, done] = [0, 0]; // milliseconds and steps since the last report
     let reported = 0; // the step of the last report
 
     return {
         get steps() { return trainer.steps; },
         advance(until, milliseconds) {
-            const [start, from] = [now(), trainer.steps];
+            const start = now();
             while (trainer.steps < until && diverged === null && now() - start < milliseconds) {
                 const loss = trainer.step();
                 training.add(loss);
                 if (!(loss <= DIVERGED * guessing)) diverged = { step: trainer.steps, loss };
             }
-            busy += now() - start;
-            done += trainer.steps - from;
             return trainer.steps < until && diverged === null;
         },
         report() {
@@ -50,12 +47,11 @@ export function createRun({ words, seed, setting }, now = () => performance.now(
             if (diverged === null) {
                 const isNew = heldOut.at(-1)?.[0] !== trainer.steps;
                 if (isNew) heldOut.push([trainer.steps, trainer.heldOutLoss(EVALUATED)]);
-                if (heldOut.length > MOST_POINTS) heldOut = heldOut.filter((_, i) => i % 2 === 0);
+                // Every second, and the last.
+                if (heldOut.length > MOST_POINTS) heldOut = heldOut.filter((_, i, { length }) => (length - i) % 2);
             }
-            const speed = busy > 0 ? (1000 * done) / busy : 0;
-            [busy, done] = [0, 0];
             return {
-                step: trainer.steps, training: training.points(), heldOut, layers, guessing, speed, diverged,
+                step: trainer.steps, training: training.points(), heldOut, layers, guessing, diverged,
                 words: diverged ? [] : trainer.sample(SAMPLED), parameters: trainer.network.flatParameters.length,
                 examples: data.train.x.length,
             };

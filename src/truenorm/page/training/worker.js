@@ -1,5 +1,5 @@
 /*
-The worker of a live run. Messages start a run and say how far to go; it reports ten times a second and at each stop.
+The worker of a live run. Messages start a run and say how far to go; it reports where it stops.
 
     { start: { words, seed, setting }, run: 3 }       // the run's number comes back with its reports
     { until: 1000 }
@@ -7,11 +7,10 @@ The worker of a live run. Messages start a run and say how far to go; it reports
 import { createRun } from "#training/run.js";
 
 const TURN = 20; // milliseconds of work between two looks at the messages
-const BETWEEN = 100; // milliseconds between two reports
 
 /** @type {LiveRun | null} */
 let run = null;
-let [number, until, reported, working] = [0, 0, 0, false];
+let [number, until, began, working] = [0, 0, 0, false];
 
 // A message to oneself comes back sooner than a timer, which browsers delay.
 const turns = new MessageChannel();
@@ -19,13 +18,13 @@ turns.port1.onmessage = work;
 
 function work() {
     working = run.advance(until, TURN);
-    if (!working || performance.now() - reported > BETWEEN) report();
-    if (working) turns.port2.postMessage(null);
+    if (!working) report();
+    else turns.port2.postMessage(null);
 }
 
 function report() {
-    postMessage({ run: number, report: run.report() });
-    reported = performance.now();
+    const busy = performance.now() - began; // milliseconds of training
+    postMessage({ run: number, busy, report: run.report() });
 }
 
 globalThis.onmessage = (/** @type {MessageEvent} */ { data }) => {
@@ -34,6 +33,8 @@ globalThis.onmessage = (/** @type {MessageEvent} */ { data }) => {
         report();
     } else {
         until = data.until;
-        if (run && !working) work();
+        if (!run || working) return;
+        began = performance.now();
+        work();
     }
 };
