@@ -64,6 +64,18 @@ test("nonsense in an address is left out and said", () => {
     assert.equal(example({ hash: "#" }).complaints(), "");
 });
 
+test("what stands twice, or does not fit, is said", () => {
+    const state = example({ hash: "#norm=layer&norm=batch&part=two&part=two&eps=0.5" });
+    assert.equal(state.get("norm"), "batch");
+    state.fit("eps", () => (state.get("eps") > 0.1 ? "eps is large." : ""));
+    state.fit("x", () => "x is not in the address, so this is not said.");
+    assert.equal(state.complaints(), "norm stands in the address more than once: the last one counts. eps is large.");
+    state.apply("#eps=0.01");
+    assert.equal(state.complaints(), "");
+    state.apply("#eps=2"); // cannot be read
+    assert.equal(state.complaints(), "Ignored in the address, as it cannot be read: eps=2.");
+});
+
 test("a table in an address that is too large is refused in words", () => {
     const tableOf = (rows, columns) => new Array(rows).fill(new Array(columns).fill("1").join(",")).join(";");
     for (const [rows, columns] of [[200, 200], [1, 10_000], [10_000, 1], [1, 129], [1001, 1], [65, 64]]) {

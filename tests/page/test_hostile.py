@@ -158,6 +158,33 @@ def test_links_that_are_wrong_are_refused_in_words(open_page: Open) -> None:
         assert texts(page, "x")[0][0] == "12", link[:80]
 
 
+UNFIT = {
+    "#part=table&weight=1": "weight: 1 given for 3 columns; the others are 1.",
+    "#part=table&bias=9,9,9,9,9": "bias: 5 given for 3 columns; the last are not used.",
+    "#part=table&norm=instance&samples=9": "samples: 9 given, but there are 5 rows; 5 is used.",
+    "#part=table&norm=group&groups=2": "groups: 2 cannot share 3 columns equally, 1 can.",
+    "#part=table&table.cell=x,99,99": (
+        "table.cell: there is no row 100, column 100 in a table of 5 × 3; the nearest cell is shown."
+    ),
+    "#part=backward&backward.cell=99,2": (
+        "backward.cell: there is no row 99, column 2 in a table of 5 × 3; the nearest cell is shown."
+    ),
+    "#part=backward&backward.dy=1": (
+        "backward.dy is 1 × 1, but the table is 5 × 3: what is missing is 0, what is too much is not used."
+    ),
+    "#part=padding&padding.watched=20": "padding.watched: 20 given, but there are 5 words behind the first; 5 is used.",
+    "#part=why&part=table": "part stands in the address more than once: the last one counts.",
+    "#part=table&x=1,2&weight=1,2&bias=0,0&table.cell=y,0,1&backward.dy=1,2&backward.cell=1,2": "",
+}
+
+
+def test_links_that_do_not_fit_are_repaired_in_words(open_page: Open) -> None:
+    page = open_page("#part=table")
+    for link, said in UNFIT.items():
+        go_to(page, link)
+        assert page.locator("#notice").text_content() == said, link
+
+
 def test_a_link_of_20_kilobytes_is_quick_or_refused(open_page: Open) -> None:
     page = open_page(next(iter(LINKS)))
     assert page.locator("#notice").inner_text() == (

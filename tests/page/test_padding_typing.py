@@ -35,15 +35,25 @@ def test_rows_may_be_computed_by_self_attention(open_page: Open) -> None:
     assert page.locator(".stack input").count() == 0
 
 
-def test_a_changed_embedding_is_attended_to(open_page: Open) -> None:
+def test_a_changed_embedding_is_attended_to_only_when_somebody_wants_that(open_page: Open) -> None:
     page = open_page(HERE)
+    kept = page.get_by_text("The stack below keeps its given rows: they do not follow from the embeddings.")
+    assert kept.is_hidden()
     cell(page, "How", "embedding", 2).fill("-1,5")
+    assert page.get_by_label("given: example numbers").is_checked()
+    assert_allclose(shown(page, "all", "moved"), METHODS["all"].change(2), rtol=1e-9)
+    assert kept.is_visible()
+    cell(page, "How", "embedding", 2).fill("0.5")
+    kept.wait_for(state="hidden")
+    cell(page, "How", "embedding", 2).fill("-1,5")
+    page.get_by_role("button", name="Compute them by self-attention").click()
     assert page.get_by_label("computed by self-attention").is_checked()
+    assert page.get_by_label("computed by self-attention").evaluate("(radio) => radio === document.activeElement")
+    assert kept.is_hidden()
     changed = EMBEDDINGS[1].copy()
     changed[0, 1] = -1.5
     real = attended((EMBEDDINGS[0], changed))
     assert_allclose(shown(page, "valid", "y"), tn.forward(real, tn.batch()).y[2], rtol=1e-9)
-    assert cell(page, "How", "embedding", 2).evaluate("(input) => input === document.activeElement")
     page.get_by_label("given: example numbers").check()
     page.wait_for_function("document.querySelectorAll('.stack input').length === 18")
     assert_allclose(shown(page, "all", "moved"), METHODS["all"].change(2), rtol=1e-9)
@@ -115,9 +125,50 @@ def test_bad_input_is_shown_where_it_is_and_nothing_is_lost(open_page: Open) -> 
     assert said(page) == "The row of “How” meets numbers too large to compute with: see below."
 
     cell(page, "you", "embedding", 1).fill("?")
+    page.get_by_label("computed by self-attention").check()
     text = "No number, so the word is left out: “?” (number 1 of “you”)."
     assert page.get_by_text(text, exact=True).is_visible()
     assert page.locator(".stack tr.word").nth(4).locator("td").all_inner_texts() == ["–", "–", "–"]
+
+
+def test_an_embedding_too_large_leaves_its_sentence_out_in_words_that_agree(open_page: Open) -> None:
+    page = open_page(f"{HERE}&padding.rows=computed")
+    note = page.get_by_text("Two of the three lines lie on 0")
+    assert note.is_visible()
+    cell(page, "How", "embedding", 1).fill("1e308")
+    note.wait_for(state="hidden")
+    counted = page.locator(".means tr").nth(3).locator("td").first.inner_text()
+    words = int(counted.split(" / ")[1].split()[0])
+    assert f"6 rows of words ({6 - words} left out) and 2 of padding" in page.locator(".rows").inner_text()
+    total, mean = float(counted.split(" / ")[0]), float(counted.split("=")[1])
+    assert mean == pytest.approx(total / words, abs=1e-4)
+
+
+def test_four_reviews_make_two_mini_batches(open_page: Open) -> None:
+    page = open_page(HERE)
+    found = page.locator(".reviews tbody tr").evaluate_all(
+        "(rows) => rows.map((row) => [row.cells[0].innerText, row.cells[1].innerText])"
+    )
+    assert found == [["Hi Nitish", "1"], ["How are you today", "0"], ["I am good", "0"], ["You?", "1"]]
+    page.get_by_role("button", name="Use reviews 3 and 4").click()
+    page.wait_for_function("document.querySelector('#panel-padding .said b').innerText === '“You?”'")
+    assert page.get_by_label("The first sentence").input_value() == "I am good"
+    assert page.locator(".bar output").inner_text() == "2 rows"
+    page.get_by_role("button", name="Use reviews 1 and 2").click()
+    page.wait_for_function("document.querySelector('#panel-padding .said b').innerText === '“How”'")
+    assert flushed(page) == HERE
+
+
+def test_the_batch_of_the_notes_is_two_thirds_padding(open_page: Open) -> None:
+    page = open_page(HERE)
+    lengths = [32] * 31 + [100]
+    share = 1 - sum(lengths) / (32 * 100)
+    assert f"{32 * 100 - sum(lengths):,} of 3,200 rows are padding: {share:.0%}".replace("%", " %") in (
+        page.locator(".rows").inner_text()
+    )
+    page.get_by_role("button", name="About as much here").click()
+    page.wait_for_function("document.querySelector('.bar output').textContent === '12 rows'")
+    assert share == pytest.approx(12 / (12 + 6), abs=0.01)
 
 
 def test_a_sentence_keeps_one_word(open_page: Open) -> None:

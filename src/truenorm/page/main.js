@@ -73,7 +73,7 @@ function start() {
 
 /** @type {(hash: string) => string} */
 function partIn(hash) {
-    return /[#&]part=([^&]*)/.exec(hash)?.[1] ?? "";
+    return /.*[#&]part=([^&]*)/.exec(hash)?.[1] ?? "";
 }
 
 /**

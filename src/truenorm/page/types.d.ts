@@ -84,6 +84,7 @@ type FieldName = keyof Fields;
 type NumberName = { [Name in FieldName]: Fields[Name] extends number ? Name : never }[FieldName];
 interface State {
     field<Name extends FieldName>(name: Name, codec: Codec<any>, initial: Fields[Name]): void;
+    fit(name: FieldName, say: () => string): void;
     get<Name extends FieldName>(name: Name): Fields[Name];
     set(values: Partial<Fields>): void;
     watch(names: readonly FieldName[], run: () => void): void;

@@ -17,7 +17,7 @@ import { copyButtons } from "#lib/copy.js";
 import { html, putText } from "#lib/elements.js";
 import { formula } from "#lib/formula.js";
 import { formatNumber, readNumber } from "#lib/numbers.js";
-import { PROBLEM, readProblem } from "#lib/problem.js";
+import { PROBLEM, fitCell, readProblem } from "#lib/problem.js";
 import { questions } from "#lib/question.js";
 import { choice, textTable } from "#lib/state.js";
 import { choiceTable, entryTable } from "#lib/tables.js";
@@ -45,6 +45,17 @@ export function defineBackward(state) {
     state.field("backward.dy", textTable, EXAMPLE_DY);
     state.field("backward.cell", chosenCodec, "1,1");
     state.field("backward.step", choice(...STEP_KEYS, ALL_STEPS), STEP_KEYS[0]);
+    fitCell(state, "backward.cell", () => state.get("backward.cell").split(",").map(Number));
+    state.fit("backward.dy", () => {
+        const [dy, x] = [sizeOf(state.get("backward.dy")), sizeOf(state.get("x"))];
+        const rule = "what is missing is 0, what is too much is not used";
+        return dy === x ? "" : `backward.dy is ${dy}, but the table is ${x}: ${rule}.`;
+    });
+}
+
+/** @type {(table: string[][]) => string} */
+function sizeOf(table) {
+    return `${table.length} × ${table[0]?.length ?? 0}`;
 }
 
 /** @type {(root: HTMLElement, state: State) => void} */

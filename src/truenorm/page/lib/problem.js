@@ -33,6 +33,38 @@ export function defineProblem(state) {
     state.field("weight", textRow, []);
     state.field("bias", textRow, []);
     state.field("x", textTable, EXAMPLE);
+    const [rows, columns] = [() => state.get("x").length, () => state.get("x")[0]?.length ?? 0];
+    for (const [name, initial] of /** @type {const} */ ([["weight", 1], ["bias", 0]])) {
+        state.fit(name, () => {
+            const { length } = state.get(name);
+            const rest = length < columns() ? `the others are ${initial}` : "the last are not used";
+            return length === columns() ? "" : `${name}: ${length} given for ${columns()} columns; ${rest}.`;
+        });
+    }
+    state.fit("samples", () => tooMany("samples", state.get("samples"), rows(), "rows"));
+    state.fit("groups", () => {
+        const [wanted, groups] = [state.get("groups"), equalGroups(columns(), state.get("groups"))];
+        return wanted === groups ? "" : `groups: ${wanted} cannot share ${columns()} columns equally, ${groups} can.`;
+    });
+}
+
+/** @type {(name: string, got: number, most: number, of: string) => string} */
+export function tooMany(name, got, most, of) {
+    return got > most ? `${name}: ${got} given, but there are ${most} ${of}; ${most} is used.` : "";
+}
+
+/**
+ * A cell that the address names is in the table, or this is said. Places count from 1.
+ * @type {(state: State, name: FieldName, place: () => number[]) => void}
+ */
+export function fitCell(state, name, place) {
+    state.fit(name, () => {
+        const [[row, column], cells] = [place(), state.get("x")];
+        const size = [cells.length, cells[0]?.length ?? 0];
+        if (row <= size[0] && column <= size[1]) return "";
+        const where = `row ${row}, column ${column} in a table of ${size.join(" × ")}`;
+        return `${name}: there is no ${where}; the nearest cell is shown.`;
+    });
 }
 
 /**

@@ -10,6 +10,7 @@ default, and is said in words (`complaints`). Nothing here touches the window; m
     state.get("norm");
     state.set({ norm: "layer", eps: 0 });                      // several at once: watchers run once, soon after
     state.watch(["norm", "eps"], draw);                        // runs draw now, and after each change of one of them
+    state.fit("weight", () => "weight has ...");               // what an address with it cannot mean, or ""
 
 A value is replaced, never changed in place: `set` compares by identity. What is too large throws (limits.js).
 
@@ -38,6 +39,8 @@ export function createState({ hash = "", write = () => {}, fail = rethrow, delay
     const fields = new Map();
     /** @type {{ names: readonly string[]; run: () => void }[]} */
     const watchers = [];
+    /** @type {[name: string, say: () => string][]} */
+    const fits = [];
     /** @type {Set<string>} */
     const changed = new Set();
     /** @type {Map<string, string>} */
@@ -55,7 +58,13 @@ export function createState({ hash = "", write = () => {}, fail = rethrow, delay
             () => checkLetters("An address", MOST_ADDRESS, text.length),
             (reason) => refused.push(`The address was ignored. ${reason}`),
         );
-        return isShort ? parseFragment(text) : new Map();
+        const words = isShort ? parseFragment(text) : [];
+        const found = new Map(words);
+        const twice = new Set(words.filter(([name, one]) => found.get(name) !== one).map(([name]) => name));
+        for (const name of [...twice].slice(0, 5)) {
+            refused.push(`${shortened(name, 41)} stands in the address more than once: the last one counts.`);
+        }
+        return found;
     }
 
     /** @type {(name: string) => any} */
@@ -77,6 +86,14 @@ export function createState({ hash = "", write = () => {}, fail = rethrow, delay
         const text = codec.encode(initial);
         fields.set(name, { codec, initial, value: initial, text, encoded: initial, unsaid: text });
         fields.get(name).value = decoded(name);
+    }
+
+    /**
+     * What does not fit: a sentence, or "", about a field that the address holds.
+     * @type {(name: string, say: () => string) => void}
+     */
+    function fit(name, say) {
+        fits.push([name, say]);
     }
 
     /** @type {(name: string) => any} */
@@ -183,7 +200,8 @@ export function createState({ hash = "", write = () => {}, fail = rethrow, delay
         const shown = words.slice(0, 5).map((word) => shortened(word, 41));
         if (words.length > shown.length) shown.push("…");
         const unread = words.length ? [`Ignored in the address, as it cannot be read: ${shown.join(", ")}.`] : [];
-        return [...unread, ...refused].join(" ");
+        const unfit = fits.filter(([name]) => address.has(name) && !nonsense.has(name)).map(([, say]) => say());
+        return [...unread, ...refused, ...unfit.filter(Boolean)].join(" ");
     }
 
     /**
@@ -206,7 +224,7 @@ export function createState({ hash = "", write = () => {}, fail = rethrow, delay
     }
 
     /** @type {State} */
-    const state = { field, get, set, watch, fragment, flush, apply, complaints, part };
+    const state = { field, fit, get, set, watch, fragment, flush, apply, complaints, part };
     return state;
 }
 
@@ -289,11 +307,10 @@ function sensible(holds, value) {
     return value;
 }
 
-/** @type {(hash: string) => Map<string, string>} */
+/** @type {(hash: string) => [name: string, text: string][]} */
 function parseFragment(hash) {
-    const words = hash.replace(/^#/, "").split("&").filter((word) => word !== "");
-    return new Map(words.map((word) => {
+    return hash.replace(/^#/, "").split("&").filter((word) => word !== "").map((word) => {
         const [name, ...rest] = word.split("=");
         return [name, rest.join("=")];
-    }));
+    });
 }

@@ -4,7 +4,7 @@ is marked where it stands, and kept as it was typed.
 */
 import { MOST_WORDS, SENTENCE_NAMES, respell } from "#padding/model.js";
 import { uniqueId } from "#lib/controls.js";
-import { announce, html, putText, refuse, scrollBox } from "#lib/elements.js";
+import { html, putText, refuse, scrollBox } from "#lib/elements.js";
 import { MOST_LETTERS, attempt } from "#lib/limits.js";
 import { formatNumber, readNumber } from "#lib/numbers.js";
 import { quoted } from "#lib/text.js";
@@ -112,11 +112,7 @@ export function numberCell(state, { sentence, position }, slot) {
             /** @type {(row: string[]) => string[]} */
             const change = (row) => row.map((text, i) => (i === slot ? input.value : text));
             const sentenceNow = state.get(field).map((row, i) => (i === position ? change(row) : row));
-            if (!attempt(() => state.set({ [field]: sentenceNow }), refuse)) return;
-            if (slot <= 3 && state.get("padding.rows") === "given") { // or else nothing would seem to happen
-                state.set({ "padding.rows": "computed" });
-                announce("Rows are now computed by self-attention from the embeddings.");
-            }
+            attempt(() => state.set({ [field]: sentenceNow }), refuse);
         },
         onkeydown: (/** @type {KeyboardEvent} */ event) => {
             const step = WAYS[event.key];

@@ -120,6 +120,7 @@ export function driftChart(state, read, fill) {
                 ({ name: method.title, hue: method.hue, points: driftCurve(model, method) }));
         }
         drawn = now;
+        note.hidden = !series.slice(1).every(({ points }) => points.every(([, y]) => y === 0));
         chart.update({ series, at: paddingRows(model.lengths, fill()) });
     };
     return { element: html("div", { class: "drift" }, chart.element, note), draw };

@@ -13,11 +13,18 @@ how far sentences are filled up: 0 not at all, 1 to the length of the longest, a
 import { attentionWeights, selfAttention } from "#maths/attention.js";
 import { describe, forward, measure, partition } from "#maths/normalization.js";
 import { readNumber } from "#lib/numbers.js";
+import { tooMany } from "#lib/problem.js";
 import { choice, textTable, wholeBetween } from "#lib/state.js";
 
 export const MOST_WORDS = 12;
 export const MOST_FILL = 50;
 const FEATURES = 3;
+
+/**
+ * Texts to learn from, with their sentiment; two make a mini-batch, and the first two are the example.
+ * @type {[review: string, sentiment: number][]}
+ */
+export const REVIEWS = [["Hi Nitish", 1], ["How are you today", 0], ["I am good", 0], ["You?", 1]];
 
 const HI_NITISH = [
     ["Hi", "0.2", "0.45", "0.71", "6.5", "2.41", "3.21"],
@@ -79,6 +86,8 @@ export function defineSentences(state) {
     state.field("padding.rows", choice("given", "computed"), SENTENCES_START["padding.rows"]);
     state.field("padding.fill", wholeBetween(0, MOST_FILL), SENTENCES_START["padding.fill"]);
     state.field("padding.watched", wholeBetween(0, 2 * MOST_WORDS - 1), SENTENCES_START["padding.watched"]);
+    state.fit("padding.watched", () => tooMany("padding.watched", state.get("padding.watched"),
+        SENTENCE_NAMES.reduce((sum, name) => sum + state.get(name).length, -1), "words behind the first"));
 }
 
 /**
@@ -271,6 +280,14 @@ export function respell(before, texts) {
         const chosen = same && String(same.slice(1)) !== String(madeUpNumbers(same[0]));
         return [word, ...(chosen ? same.slice(1) : numbersFor(word))];
     });
+}
+
+/**
+ * Whether somebody chose an embedding: one that is not the word's own.
+ * @type {(model: SentencesModel) => boolean}
+ */
+export function hasOtherEmbeddings({ words }) {
+    return words.some(({ word, embedding }) => String(embedding) !== String(numbersFor(word).slice(0, FEATURES)));
 }
 
 /**

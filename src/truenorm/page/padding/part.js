@@ -14,8 +14,8 @@ while a person types in them; they are built anew only when there are other word
 import { ORDINALS, marked, sentenceEditor } from "#padding/editor.js";
 import { driftChart, methodCard, movedInWords, whyUnknown } from "#padding/methods.js";
 import {
-    METHODS, METHOD_NAMES, MOST_FILL, SENTENCES_START, SENTENCE_NAMES, columnSums, defineSentences, normalizeWatched,
-    paddingOfEach, paddingRows, readSentences,
+    METHODS, METHOD_NAMES, MOST_FILL, REVIEWS, SENTENCES_START, SENTENCE_NAMES, columnSums, defineSentences,
+    hasOtherEmbeddings, normalizeWatched, paddingOfEach, paddingRows, readSentences, respell,
 } from "#padding/model.js";
 import { columnMeans, shownPads, stackTable } from "#padding/stack.js";
 import { chooser, slider, uniqueId } from "#lib/controls.js";
@@ -32,13 +32,16 @@ export function mountPadding(root, state) {
     const read = () => readSentences(state);
     const fill = () => state.get("padding.fill");
     const editors = ORDINALS.map((_, i) => sentenceEditor(state, i));
+    const rows = chooser(state, "padding.rows", "Rows of the stack", {
+        given: "given: example numbers", computed: "computed by self-attention from the embeddings",
+    });
     const blocks = [
         headline(fill), watchedChoice(state, fill), rectangle(fill),
-        ...editors,
+        ...editors, keptRows(rows),
         attentionWords(), stackTable(state, fill), columnMeans(fill),
         ...METHOD_NAMES.map((name) => methodCard(name, read, fill)), driftChart(state, read, fill),
     ];
-    const [said, watched, filled, first, second, attention, stack, means, all, layer, valid, chart] = blocks;
+    const [said, watched, filled, first, second, kept, attention, stack, means, all, layer, valid, chart] = blocks;
     const padding = slider(state, "padding.fill", "Padding", {
         least: 0, most: MOST_FILL, showing: SENTENCE_NAMES,
         show: (value) => rowsInWords(paddingRows(read().lengths, value)),
@@ -63,12 +66,11 @@ export function mountPadding(root, state) {
             html("code", { class: "pad" }, "<pad>"), " is no word: it is three zeros that take up room. Type other ",
             "words, or other numbers.",
         ),
-        html("div", { class: "columns" }, first.element, second.element),
+        html("div", { class: "columns" }, first.element, second.element, reviewTable(state)),
+        kept.element,
 
         html("h3", {}, "2. All rows go on one stack"),
-        chooser(state, "padding.rows", "Rows of the stack", {
-            given: "given: example numbers", computed: "computed by self-attention from the embeddings",
-        }),
+        rows,
         attention.element,
         html(
             "p", {}, "Below the stack, for each column: its mean μ and its standard deviation σ, the usual ",
@@ -99,7 +101,7 @@ export function mountPadding(root, state) {
             "padding included, 83.6% of new names were right before and 80.9% after (means of five runs); with ",
             "padding ignored, 84.4% both times.",
         ),
-        html("p", { class: "note" }, "All three divide by √(σ² + ε) with ε = 0.00001, as usual, and then stop: ",
+        html("p", { class: "note" }, "All three divide by √(σ² + ε) with ε = 1×10⁻⁵, as usual, and then stop: ",
             "γ is 1 and β is 0."),
         questions(state, FIELDS, () => questionsNow(read(), fill())),
         html("button", {
@@ -159,7 +161,7 @@ function headline(fill) {
                 : paddingRows(model.lengths, fill()) === 0
                     ? [`No padding yet, so ${word} is where it belongs. Move the slider.`]
                     : [
-                        "No word changed, yet batch norm moved ", html("b", {}, word), " by ", moved,
+                        "Only padding was added, yet batch norm moved ", html("b", {}, word), " by ", moved,
                         ", the largest change of its three numbers. Layer norm, and batch norm over the words only, ",
                         "do not move it.",
                     ]
@@ -231,6 +233,51 @@ function rectangle(fill) {
                 shownPads(padding - missing).map((text) => html("td", { class: "pad" }, text)),
             );
         }));
+    };
+    return { element, draw };
+}
+
+/**
+ * The texts of a sentiment task, two of which make a mini-batch.
+ * @type {(state: State) => HTMLElement}
+ */
+function reviewTable(state) {
+    /** @type {(from: number) => void} */
+    const use = (from) => {
+        const [first, second] = REVIEWS.slice(from).map(([review]) => respell([], review.split(" ")));
+        state.set({ "padding.first": first, "padding.second": second, "padding.watched": first.length });
+    };
+    return scrollBox("Four reviews", html(
+        "table", { class: "numbers reviews" }, html("caption", {}, "Four reviews, two in a mini-batch"),
+        html("thead", {}, html("tr", {}, ["review", "sentiment"].map((name) => html("th", { scope: "col" }, name)))),
+        html("tbody", {}, REVIEWS.map(([review, sentiment], i) => html(
+            "tr", {}, html("th", { scope: "row" }, review), html("td", {}, sentiment),
+            i % 2 ? null : html("td", { rowspan: 2 }, html("button", {
+                type: "button", "aria-label": `Use reviews ${i + 1} and ${i + 2}`, onclick: () => use(i),
+            }, "Use")),
+        ))),
+    ));
+}
+
+/**
+ * Given rows stay as they are when an embedding changes: said where it is typed, with the way to other rows.
+ * @type {(rows: HTMLElement) => { element: HTMLElement; draw(model: SentencesModel): void }}
+ */
+function keptRows(rows) {
+    /** @type {() => HTMLInputElement} */
+    const computed = () => rows.querySelector("[value=computed]");
+    const element = html(
+        "p", { class: "notice", role: "status" }, "The stack below keeps its given rows: they do not follow from the ",
+        "embeddings. ", html("button", {
+            type: "button", onclick: () => {
+                computed().click();
+                computed().focus();
+            },
+        }, "Compute them by self-attention"),
+    );
+    /** @type {(model: SentencesModel) => void} */
+    const draw = (model) => {
+        element.hidden = model.computed || !hasOtherEmbeddings(model);
     };
     return { element, draw };
 }

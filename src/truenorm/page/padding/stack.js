@@ -3,13 +3,14 @@ The stack of all rows as batch norm sees it, and the mean of each of its columns
 */
 import { measure, varianceOf } from "#maths/normalization.js";
 import { ORDINALS, numberCell, showProblem, showWordRow, unreadable } from "#padding/editor.js";
-import { METHODS, columnSums, paddingOfEach, paddingRows, stackRows } from "#padding/model.js";
+import { METHODS, columnSums, fillOf, paddingOfEach, paddingRows, stackRows } from "#padding/model.js";
 import { uniqueId } from "#lib/controls.js";
 import { dotStrip } from "#lib/dots.js";
 import { html, scrollBox, setVariable } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
 
 const PADS_IN_FULL = 3; // of more padding rows, the first two are shown and the rest is one row that says how many
+const AS_MUCH = 2108 / 1092; // rows of padding a word, in the batch of 32
 
 /**
  * All rows, one above the other, as batch norm sees them; below, what it makes of the columns.
@@ -23,12 +24,21 @@ export function stackTable(state, fill) {
     const bars = [html("span"), html("span", { class: "pad" })];
     const share = html("div", { class: "share", role: "img" }, bars);
     const counts = html("p", { class: "note" });
+    const real = html("p", { class: "note" }, "In a mini-batch of 32, with 31 sentences of 32 words and one of 100, ",
+        "2,108 of 3,200 rows are padding: 66 %. ", html("button", {
+            type: "button", onclick: () => {
+                const words = lengthsNow.reduce((a, b) => a + b, 0);
+                state.set({ "padding.fill": fillOf(lengthsNow, AS_MUCH * words) });
+            },
+        }, "About as much here"));
     const head = html("thead", {}, html(
         "tr", {}, html("td", {}, "word"), [1, 2, 3].map((column) => html("th", { scope: "col" }, column)),
     ));
     const table = html("table", { class: "numbers stack" }, html("caption", {}, "The stack"), head, bodies, foot);
-    const element = html("div", { class: "rows" }, scrollBox("The stack of rows", table), problem, share, counts);
+    const element = html("div", { class: "rows" }, scrollBox("The stack of rows", table), problem, share, counts, real);
     let built = "";
+    /** @type {number[]} */
+    let lengthsNow = [];
 
     /** @type {(model: SentencesModel) => void} */
     function build({ words, lengths, computed }) {
@@ -51,6 +61,7 @@ export function stackTable(state, fill) {
     function draw(model) {
         const { words, lengths, computed, watched } = model;
         build(model);
+        lengthsNow = lengths;
         const rows = bodies.flatMap((body) => [...body.rows]).filter((row) => row.matches(".word"));
         rows.forEach((row, i) => showWordRow(row, words[i], words[i].given, "row", i === watched, id));
         showProblem(problem, computed ? "" : unreadable("No number, so left out: ", words, ({ given }) => given));
@@ -60,8 +71,10 @@ export function stackTable(state, fill) {
         );
         const padding = paddingRows(lengths, fill());
         const percent = Math.round((100 * padding) / (padding + words.length));
-        const said = padding === 0 ? `${words.length} rows of words and no padding, so “all rows” are the words.`
-            : `${words.length} rows of words and ${padding} of padding: ${percent} % of the stack is padding.`;
+        const out = words.filter(({ valid }) => !valid.some(Boolean)).length;
+        const many = `${words.length} rows of words${out ? ` (${out} left out)` : ""}`;
+        const said = padding === 0 ? `${many} and no padding, so “all rows” are the words.`
+            : `${many} and ${padding} of padding: ${percent} % of the stack is padding.`;
         share.setAttribute("aria-label", said);
         setVariable(bars[0], "flex-grow", words.length);
         setVariable(bars[1], "flex-grow", padding);
@@ -106,7 +119,7 @@ export function columnMeans(fill) {
         const strip = (label, all) => {
             const mean = all.length ? sum / all.length : 0;
             const std = Math.sqrt(all.reduce((total, value) => total + (value - mean) ** 2, 0) / (all.length || 1));
-            const said = `${formatNumber(sum)} / ${all.length} = `;
+            const said = `${formatNumber(sum, 6)} / ${all.length} = `;
             const drawable = Number.isFinite(domain[1] - domain[0]) && Number.isFinite(mean);
             const picture = drawable ? dotStrip({ label, values: all, mean, std, domain }) : null;
             return html("td", {}, picture, said, html("b", {}, formatNumber(mean)));

@@ -12,7 +12,7 @@ import { copyButtons } from "#lib/copy.js";
 import { html, putText } from "#lib/elements.js";
 import { formula, formulaLine } from "#lib/formula.js";
 import { readNumber } from "#lib/numbers.js";
-import { PROBLEM, readProblem } from "#lib/problem.js";
+import { PROBLEM, fitCell, readProblem } from "#lib/problem.js";
 import { questions } from "#lib/question.js";
 import { PARAMETERS, PARAMETER_NAMES, createActions } from "#table/actions.js";
 import { createBeside } from "#table/beside.js";
@@ -45,6 +45,10 @@ const cellCodec = {
 /** @type {(state: State) => void} */
 export function defineTable(state) {
     state.field("table.cell", cellCodec, { sheet: "xhat", row: 0, column: 0 });
+    fitCell(state, "table.cell", () => {
+        const { row, column } = state.get("table.cell");
+        return [row + 1, column + 1];
+    });
 }
 
 /** @type {(root: HTMLElement, state: State) => void} */
@@ -94,6 +98,7 @@ export function mountTable(root, state) {
     sheets.x.grid.addEventListener("paste", actions.paste);
 
     // ---- what stands around them ----
+    const rowsAre = html("span");
     const axes = html("div", { class: "axes" });
     const samples = sheetStepper("Samples", (value) => actions.change({ samples: value }));
     const groups = sheetStepper("Groups", (value) => actions.change({ groups: value }));
@@ -114,7 +119,7 @@ export function mountTable(root, state) {
         ),
     );
     const general = html("div");
-    const ddof = chooser(state, "ddof", "Variance: divide by", { 0: "n", 1: "n − 1" });
+    const ddof = chooser(state, "ddof", "Variance: divide by", { 0: "n", 1: "n − 1, Bessel’s correction" });
     const epsAt = chooser(state, "eps_at", "Put ε", { var: "under the root", std: "outside of it" });
     const identity = sheetButton("γ = σ, β = μ", actions.undoNormalization);
     const plain = sheetButton("γ = 1, β = 0", actions.clearParameters);
@@ -143,7 +148,7 @@ export function mountTable(root, state) {
         "div", { class: "table-part" },
         html("h2", { class: "unseen" }, "One table"),
         html(
-            "p", { class: "intro" }, "Each row is an example, each column a node. ", html("b", {}, "Point at a cell"),
+            "p", { class: "intro" }, rowsAre, " ", html("b", {}, "Point at a cell"),
             ": the box around it holds the cells that share its μ and σ². Change a number: which others follow?",
         ),
         html("div", { class: "controls top" }, chooser(state, "norm", "Norm", titles), counts), axes,
@@ -322,6 +327,8 @@ export function mountTable(root, state) {
     function showChoices() {
         const { norm, rows, columns, offsets } = problem;
         const bySample = norm.name === "instance" || norm.name === "group";
+        putText(rowsAre, bySample ? "Each sample has several rows, as a text has words; each column is a node."
+            : "Each row is an example, each column a node.");
         counts.hidden = !bySample || isEmpty();
         groups.element.hidden = norm.name !== "group";
         samples.refresh(offsets.length - 1, indicesUpTo(rows).map((i) => i + 1));
