@@ -262,6 +262,37 @@ def test_the_browsers_back_leads_to_the_part_before(open_page: Open) -> None:
     assert page.evaluate("location.hash") == "#part=table&norm=layer&padding.fill=3"
 
 
+A4 = {"width": 718, "height": 1047}  # inside of the margins
+CUT = """() => {
+    const boxes = [...document.querySelectorAll("section:not([hidden]) :is(.box, .strips, .plane, .card, .slider)")];
+    return boxes.filter((one) => one.checkVisibility()).filter((one) => {
+        const { right } = one.getBoundingClientRect();
+        return right > innerWidth || (one.matches(".card, .strips") && one.scrollWidth > one.clientWidth + 1);
+    }).map((one) => one.className);
+}"""
+
+
+def test_on_paper_nothing_is_cut_off(open_page: Open) -> None:
+    page = open_page("#theme=dark", viewport=A4)
+    page.emulate_media(media="print")
+    for part in PARTS:
+        go_to(page, f"#part={part}&theme=dark")
+        assert page.evaluate(CUT) == [], part
+        assert page.evaluate("document.documentElement.scrollWidth") <= A4["width"], part
+    go_to(page, "#part=padding&theme=dark")
+    tables = page.locator(".card table").evaluate_all(
+        "(all) => all.map((one) => one.offsetWidth - one.closest('.box').clientWidth)"
+    )
+    assert max(tables) <= 0
+    style = "(one) => [getComputedStyle(one).printColorAdjust, getComputedStyle(one).backgroundColor]"
+    assert page.locator(".share span").first.evaluate(style) == ["exact", "rgb(11, 92, 173)"]  # in light colours
+
+
+def test_few_columns_have_their_dots_at_once(open_page: Open) -> None:
+    page = open_page("#part=table", viewport=PHONE)
+    assert page.locator(".strips svg").count() == 6
+
+
 def test_on_paper_every_column_has_its_dots(open_page: Open, tmp_path: Path) -> None:
     page = open_page("#x=" + ";".join(",".join(str(i * j % 7) for j in range(30)) for i in range(24)))
     assert page.locator(".strips svg").count() < 60

@@ -93,11 +93,20 @@ WALK = """async () => {
 }"""
 
 
+def test_what_rounding_left_is_shown_as_0(open_page: Open) -> None:
+    page = open_page("#part=network&network.step=db1")
+    texts = page.locator(".network-card.gradient td").all_inner_texts()
+    assert len(texts) == 4
+    assert set(texts) <= {"≈ 0", "0"}
+    go_to(page, "#part=network&network.step=dW1")
+    assert "≈ 0" not in page.locator(".network-card.gradient td").all_inner_texts()
+
+
 def test_every_step_shows_its_numbers_and_agrees_with_finite_differences(open_page: Open) -> None:
     page = open_page("#part=network&network.cell=3,2")
     wanted = [step for step in explain_training_step({}).steps if step.part != "update"]
     for shown, step in zip(page.evaluate(WALK), wanted, strict=True):
-        assert f"{step.name} = {step.formula}" in shown["words"]
+        assert f"{step.name} = {step.formula.replace('1e-05', '1×10⁻⁵')}" in shown["words"]
         assert shown["gradient"] == (step.part == "backward")
         assert shown["cells"] == step.values.size
         table = np.atleast_2d(step.values)

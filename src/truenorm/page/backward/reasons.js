@@ -83,10 +83,10 @@ export function backwardConventions({ problem: { norm, weight, bias } }) {
         ...values.slice(0, 8).map((one) => formatNumber(one)), ...(values.length > 8 ? ["…"] : []),
     ].join(", ");
     const under = norm.eps_at === "var" ? "under the root" : "outside the root";
-    return `Lit up in x: the cells that share one ${norm.center ? "mean and one spread" : "spread"}, here each `
+    return `Lit up in x: the n cells that share one ${norm.center ? "mean and one spread" : "spread"}, here each `
         + `${NORMS[norm.name].each}. γ ${numbers(weight)}; β ${numbers(bias)}; ε ${formatNumber(norm.eps)} `
         + `${under}; the ${norm.center ? "variance" : "mean of the squares (σ²)"} divides by `
-        + `${norm.ddof ? "count − 1" : "count"}.`;
+        + `${norm.ddof ? "n − 1" : "n"}.`;
 }
 
 /**

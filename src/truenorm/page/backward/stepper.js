@@ -181,7 +181,8 @@ function valuesOf(model, step) {
     const { rows, columns, norm } = model.problem;
     const { index } = model.out.partition;
     /** @type {(value: number) => string} */
-    const text = (value) => formatNumber(value);
+    const text = (value) => // of this path, x − μ adds up to 0
+        (value && step.key === "dmean-var" && Math.abs(value) < 1e-12 ? "≈ 0" : formatNumber(value));
     if (step.of === "cells") {
         return {
             caption: `${stepName(step)}, one for each cell`,

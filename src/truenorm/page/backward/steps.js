@@ -96,14 +96,14 @@ const STEPS_BACK = {
         title: "the second path to x",
         why: (norm) => `Moving x away from ${norm.center ? "the mean" : "0"} increases the spread, and the more so the `
             + `further away it is: the derivative of a square, ${norm.center ? "(x − μ)²" : "x²"}, is twice the `
-            + "number. It is one number among count, hence the fraction.",
+            + `number. The spread divides by ${norm.ddof ? "n − 1" : "n"}, hence the fraction.`,
         paths: [["var", "deviation", "x"]],
         numbers: ({ product, of, degrees, model }) => (degrees === null ? "0"
             : `${product(of("dvar"), 2, of(model.problem.norm.center ? "x - mean" : "x"))} / ${degrees}`),
     },
     "dx (through mean)": {
         title: "the third path to x",
-        why: "Every number has the same share in its mean: one part in count.",
+        why: "Every number has the same share in its mean: one part in n.",
         paths: [["mean", "x"]],
         numbers: ({ of, factor }) => `${factor(of("dmean"))} / ${of("count")}`,
     },

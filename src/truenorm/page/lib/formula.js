@@ -123,7 +123,7 @@ function readSum(rest, whole = false) {
         row.push(readProduct(rest));
         const sign = next(rest, "+-−=≈,");
         if (sign === null) break;
-        row.push(mathml("mo", {}, sign === "-" ? "−" : sign));
+        row.push(mathml("mo", { form: "infix" }, sign === "-" ? "−" : sign)); // also between words
     }
     if (whole && rest.length) throw new SyntaxError("formula: more than a formula.");
     return mathml("mrow", {}, row);

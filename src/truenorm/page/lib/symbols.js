@@ -6,7 +6,7 @@ The symbols of the lecture notes for the names of the code: γ for weight, μ fo
 */
 
 /** @type {Record<string, string>} */
-export const SYMBOLS = { mean: "μ", var: "σ²", xhat: "x̂", weight: "γ", bias: "β", eps: "ε" };
+export const SYMBOLS = { mean: "μ", var: "σ²", xhat: "x̂", weight: "γ", bias: "β", eps: "ε", count: "n" };
 
 const NAMES = new RegExp(`\\b(d?)(${Object.keys(SYMBOLS).join("|")})\\b`, "g");
 

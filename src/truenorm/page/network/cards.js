@@ -4,6 +4,7 @@ The two cards of a node: its value, and its gradient with finite differences bes
 import { html } from "#lib/elements.js";
 import { formulaPieces } from "#lib/formula.js";
 import { formatNumber } from "#lib/numbers.js";
+import { formulaWords } from "#network/cells.js";
 import { nodeOf } from "#network/graph.js";
 import { cellInWords, matrixView } from "#network/matrix.js";
 import { inNumbers } from "#network/numbers.js";
@@ -29,7 +30,7 @@ export function valueCard(state) {
         const step = model.get(nodeOf(at));
         const chosen = chosenIn(state, step);
         element.classList.toggle("primary", model.get(at).part === "forward");
-        heading.replaceChildren(html("b", {}, step.name), ` = ${step.formula}`);
+        heading.replaceChildren(html("b", {}, step.name), formulaWords(step));
         const isTokens = step.name === "X" || step.name === "Y";
         matrix.update({
             step, labels: model.labels, chosen,
@@ -60,7 +61,7 @@ export function gradientCard(state) {
         }
         const step = model.get(name);
         const chosen = chosenIn(state, step);
-        heading.replaceChildren(html("b", { class: "grad" }, step.name), ` = ${step.formula}`);
+        heading.replaceChildren(html("b", { class: "grad" }, step.name), formulaWords(step));
         matrix.update({
             step, labels: model.labels, chosen, texts: null,
             marked: step.name === "dC" ? (row) => usesInWords(model, row) : null,

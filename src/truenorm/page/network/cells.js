@@ -5,6 +5,8 @@ The colour's strength is the size of the number, against the largest of the matr
 orange and has a dash, a minus, so that the sign can be seen without colour.
 */
 
+export const ROUNDING = 1e-12; // what sizes below this are left by
+
 /**
  * Fills the canvas, whose size is `width` by `height` in CSS pixels. Its CSS says which colours: color is for positive
  * numbers, outline-color for negative ones, and caret-color for the dash.
@@ -45,9 +47,17 @@ export function drawCells(canvas, { rows, columns, values }, width, height) {
  * @type {(values: ArrayLike<number>) => number}
  */
 export function largest(values) {
-    let most = 1e-12;
+    let most = ROUNDING;
     for (let k = 0; k < values.length; k++) if (Math.abs(values[k]) > most) most = Math.abs(values[k]);
     return most;
+}
+
+/**
+ * A step in words, with ε as it stands elsewhere on the page.
+ * @type {(step: NetworkStep) => string}
+ */
+export function formulaWords({ formula }) {
+    return ` = ${formula.replace("1e-05", "1×10⁻⁵")}`;
 }
 
 /**

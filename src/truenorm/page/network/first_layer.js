@@ -88,7 +88,7 @@ export function firstLayerView(state) {
         numbers.replaceChildren(
             formulaPieces([`z_${column + 1} = ${first} · ${f1} + ${second} · ${f2} + ${bias}`, `= ${value}`]),
             formulaPieces([`xhat = (${value} - ${bracketedNumber(out.moments.mean[s])}) / `
-                + `sqrt(${formatNumber(out.var[s])} + 0.00001)`, `= ${formatNumber(out.y[row][column])}`]),
+                + `sqrt(${formatNumber(out.var[s])} + 1×10⁻⁵)`, `= ${formatNumber(out.y[row][column])}`]),
         );
         const same = EXAMPLE.flatMap((noted, i) => (noted.every((one, j) => Math.abs(Number(one) - x[i][j]) < 1e-9)
             ? [i + 1] : []));

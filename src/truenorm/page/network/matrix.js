@@ -8,7 +8,7 @@ chosen by a click or with the arrow keys, the same in both.
 import { announceAtRest, html, putText, scrollBox } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
 import { choiceTable } from "#lib/tables.js";
-import { drawCells, largest, shapeOf } from "#network/cells.js";
+import { ROUNDING, drawCells, largest, shapeOf } from "#network/cells.js";
 
 const MOST_READ = 200; // cells in a table
 const SHADES = 5;
@@ -35,7 +35,7 @@ export function matrixView({ onchoose }) {
             caption: captionOf(step), columnNames,
             rowNames: rowNames.map((name, i) => name + (marked?.(i) ?? "")),
             texts: rowNames.map((_, i) => columnNames.map((_, j) =>
-                texts?.(values[i * columns + j]) ?? formatNumber(values[i * columns + j], columns > 4 ? 3 : 4))),
+                texts?.(values[i * columns + j]) ?? shownNumber(values[i * columns + j], most, columns > 4 ? 3 : 4))),
             chosen: (i, j) => i === chosen[0] && j === chosen[1],
             classes: (i, j) => {
                 const value = texts ? 0 : values[i * columns + j];
@@ -45,6 +45,14 @@ export function matrixView({ onchoose }) {
         });
     }
     return { element, update };
+}
+
+/**
+ * Where all numbers are what rounding left, they mean 0.
+ * @type {(value: number, most: number, digits: number) => string}
+ */
+function shownNumber(value, most, digits) {
+    return value && most === ROUNDING ? "≈ 0" : formatNumber(value, digits);
 }
 
 /** @type {(step: NetworkStep) => string} */

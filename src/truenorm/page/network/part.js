@@ -12,6 +12,7 @@ import { questions } from "#lib/question.js";
 import { choice, numberBetween, wholeBetween } from "#lib/state.js";
 import { FIRST_BACKWARD, STEP_NAMES } from "#maths/network_explanation.js";
 import { gradientCard, valueCard } from "#network/cards.js";
+import { formulaWords } from "#network/cells.js";
 import { dataView, sizeChooser } from "#network/data.js";
 import { descentView, pathCodec } from "#network/descent.js";
 import { defineFirstLayer, firstLayerView } from "#network/first_layer.js";
@@ -116,8 +117,8 @@ function stepButtons(state) {
         setInactive(next, place() === STEP_NAMES.length - 1);
         putText(turn, isBack() ? "To the values" : "To the gradients");
         const said = `${isBack() ? "Backward" : "Forward"}, step ${place() + 1} of ${STEP_NAMES.length}: `;
-        if (words.textContent === `${said}${step.name} = ${step.formula}`) return;
-        words.replaceChildren(said, html("b", { class: isBack() ? "grad" : "" }, step.name), ` = ${step.formula}`);
+        if (words.textContent === `${said}${step.name}${formulaWords(step)}`) return;
+        words.replaceChildren(said, html("b", { class: isBack() ? "grad" : "" }, step.name), formulaWords(step));
     }
     return { element, update };
 }

@@ -34,6 +34,8 @@ export function mountOverview(root, state) {
     const inputs = miniTable();
     const normTitle = html("b");
     const normWords = html("small");
+    const noted = html("p", { class: "note" }, "f and z are the example of the lecture notes. They do not belong ",
+        "together: no w and b give all five rows of z.");
     /** @type {(part: string, more?: Partial<Fields>) => () => void} */
     const open = (part, more = {}) => () => {
         state.set({ part, ...more });
@@ -73,6 +75,7 @@ export function mountOverview(root, state) {
             html("li", {}, place("network", [...heading("tanh(γ·x̂ + β)", "the activation"), tables.a.element])),
             html("li", {}, place("training", [...heading("L", "the loss"), lossDrawing()])),
         ),
+        noted,
         html("button", { type: "button", class: "back", "data-part": "backward", onclick: open("backward") },
             "Gradients go back the same way: how does the loss L change with each of these numbers? ",
             html("span", { class: "goal" }, titleOf("backward"))),
@@ -83,6 +86,7 @@ export function mountOverview(root, state) {
         const { x, norm, valid, weight, bias, offsets, cells } = readProblem(state);
         const out = forward(x, norm, { weight, bias, valid, offsets });
         const isExample = JSON.stringify(cells) === JSON.stringify(EXAMPLE);
+        noted.hidden = !isExample;
         inputs.show(isExample ? FEATURES : FEATURES.map(() => [NaN, NaN]), (j) => ["f₁", "f₂"][j]);
         tables.z.show(x, columnName);
         tables.xhat.show(out.xhat.map((row, i) => row.map((value, j) => (valid[i][j] ? value : NaN))), columnName);

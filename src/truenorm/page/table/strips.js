@@ -1,12 +1,14 @@
 /*
 One line for each column: its numbers as dots before and after, and sliders for its γ and β between them.
 
-Dots are drawn only for the lines in sight, so that 64 columns cost no more than the few that one sees.
+Of many columns, dots are drawn only for the lines in sight: 64 cost no more than the few that one sees.
 */
 import { dotStrip } from "#lib/dots.js";
 import { html, putText } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
 import { SYMBOLS, columnName } from "#lib/symbols.js";
+
+const FEW = 16;
 
 /**
  * onparameter("weight" or "bias", column, text). Returns { element, update(problem, out, ranges) }.
@@ -62,7 +64,7 @@ export function createStrips({ onparameter }) {
         lines.forEach((line, j) => {
             line.weight.show(problem.weight[j], now.weights);
             line.bias.show(problem.bias[j], now.biases);
-            if (line.inSight) line.draw();
+            if (line.inSight || lines.length <= FEW) line.draw();
         });
         ends.hidden = !now.axis.every(Number.isFinite); // then there are no dots
         ends.textContent = "A dot is a cell, the tick the column's mean, the bar one standard deviation to each side. "
