@@ -302,9 +302,19 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "lengths must have the shape (2,), one for each sample, got (2, 1). Pass lengths.squeeze(1).",
     ),
     (
-        lambda: tn.measure(X, tn.batch(), lengths=[[4], [4]]),
+        lambda: tn.measure(X, tn.batch(), lengths=([4], [4])),
         "lengths must be one vector for each position axis of x of shape (2, 4, 3) (t), got 2. "
         "Pass one for each, or one with along=.",
+    ),
+    (
+        lambda: tn.measure(X[None], "[b h w] c", lengths=[[2], [4]]),
+        "lengths must be one vector, or a tuple with one vector for each position axis, got a list of vectors, which "
+        "could be one for each axis or for each sample. Pass lengths=(heights, widths), or a flat list for one axis.",
+    ),
+    (
+        lambda: tn.measure(X[None], "[b h w] c", lengths=[np.array([2]), np.array([4])]),
+        "lengths must be one vector, or a tuple with one vector for each position axis, got a list of vectors, which "
+        "could be one for each axis or for each sample. Pass lengths=(heights, widths), or a flat list for one axis.",
     ),
     (
         lambda: tn.measure(X, tn.batch(), lengths=[4.0, 4.0]),

@@ -58,6 +58,10 @@ def test_mistakes_get_a_message_that_says_what_to_do() -> None:
             r"^lengths: the shape \(b,\), got \(2, 2\)\. For several axes pass a tuple of vectors\.$",
         ),
         (
+            {"lengths": [[4, 2], [1, 2]]},
+            r"^lengths must be one vector, or a tuple with one vector for each position axis, got a list of vectors, ",
+        ),
+        (
             {"lengths": (torch.tensor([4, 2]), torch.tensor([1]))},
             r"^lengths: vectors of the shape \(b,\), one for each position axis, got \(2,\), \(1,\)\.$",
         ),

@@ -256,7 +256,14 @@ def test_two_position_axes_need_two_lengths_or_an_axis() -> None:
     [
         ({}, ValueError, "padded: either lengths or valid, got neither. Pass one."),
         ({"lengths": [1], "valid": [[True]]}, ValueError, "padded: either lengths or valid, got both. Pass one."),
-        ({"lengths": [[1, 2]]}, ValueError, "padded: lengths of shape (b,), got (1, 2)."),
+        ({"lengths": torch.tensor([[1, 2]])}, ValueError, "padded: lengths of shape (b,), got (1, 2)."),
+        (
+            {"lengths": [[6, 5], [2, 3]]},
+            ValueError,
+            "padded: lengths must be one vector, or a tuple with one vector for each position axis, got a list of "
+            "vectors, which could be one for each axis or for each sample. Pass lengths=(heights, widths), or a flat "
+            "list for one axis.",
+        ),
         ({"lengths": [3, -1]}, ValueError, "padded: lengths >= 0, got -1."),
         (
             {"lengths": [0.5, 1.0]},

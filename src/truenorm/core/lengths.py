@@ -4,8 +4,8 @@
     lengths=(heights, widths)    one vector (b,) for each position axis, in the order of x
     lengths=l, along="w"         along this axis of several: its name in the pattern, or its number in x
 
-A tuple or list of vectors is one for each axis; a single array always has the shape (b,). An array of two axes is
-refused: for as many samples as axes, (axes, b) and (b, axes) would look the same.
+A tuple of vectors is one for each axis; a single array or list always has the shape (b,). An array of two axes and a
+list of lists are refused: for as many samples as axes, (axes, b) and (b, axes) would look the same.
 """
 
 from __future__ import annotations
@@ -29,10 +29,17 @@ LengthsLike = ArrayLike | Sequence[ArrayLike]  # one vector, or one for each pos
 
 
 def is_one_for_each_axis(lengths: Any) -> bool:
-    """Whether this is a tuple or list of vectors, and not one vector."""
-    return isinstance(lengths, list | tuple) and any(
+    """Whether this is a tuple of vectors, and not one vector. A list of vectors could be either: it is refused."""
+    nested = isinstance(lengths, list | tuple) and any(
         isinstance(one, list | tuple) or getattr(one, "ndim", 0) > 0 for one in lengths
     )
+    if nested and isinstance(lengths, list):
+        raise ValueError(
+            "lengths must be one vector, or a tuple with one vector for each position axis, got a list of vectors, "
+            "which could be one for each axis or for each sample. "
+            "Pass lengths=(heights, widths), or a flat list for one axis."
+        )
+    return nested
 
 
 def check_lengths(layout: Layout, lengths: Any, along: int | str | None = None) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truenorm.core.lengths import is_one_for_each_axis
 from truenorm.torch.tracking.tag import Extent, Gaps, Lengths
 
 LengthsLike = Tensor | Sequence[int]
@@ -21,8 +22,10 @@ def extents_of(
         raise ValueError(f"padded: either lengths or valid, got {'neither' if lengths is None else 'both'}. Pass one.")
     if valid is not None:
         return _from_mask(valid)
-    several = isinstance(lengths, tuple) and bool(lengths) and not all(isinstance(one, int) for one in lengths)
-    vectors: Any = lengths if several else (lengths,)
+    try:
+        vectors: Any = lengths if is_one_for_each_axis(lengths) else (lengths,)
+    except ValueError as error:
+        raise ValueError(f"padded: {error}") from None
     found = tuple(map(_read, vectors))
     if len({len(one) for one in found}) > 1:
         raise ValueError(f"padded: one length for each sequence, got {', '.join(str(len(one)) for one in found)}.")
