@@ -142,6 +142,7 @@ class LayerNormalization:
 LAYER_NORM, GROUP_NORM = {"epsilon": 1e-3}, {"epsilon": 1e-3, "groups": 2}
 AFFINE = {name: GOOD[name] for name in ("gamma", "beta")}
 FLAX_AFFINE = {"scale": GOOD["gamma"], "bias": GOOD["beta"]}
+FLAX = {"params": FLAX_AFFINE, "batch_stats": {"mean": GOOD["moving_mean"], "var": GOOD["moving_variance"]}}
 MISTAKES: list[tuple[Callable[[], Any], Callable[[Any], Any], type[Exception], str]] = [
     (
         LAYERS["BatchNorm1d"], lambda layer: tnt.from_keras(layer, {"momentum": 0.9}, GOOD), ValueError,
@@ -175,6 +176,40 @@ MISTAKES: list[tuple[Callable[[], Any], Callable[[Any], Any], type[Exception], s
         LAYERS["BatchNorm1d"],
         lambda layer: tnt.from_keras(layer, BATCH_NORM, changed(moving_mean=np.full(CHANNELS, np.nan))), ValueError,
         "from_keras: moving_mean must be finite, got nan. Repair the checkpoint first.",
+    ),
+    (
+        LAYERS["BatchNorm1d"], lambda layer: tnt.from_keras(layer, BATCH_NORM | {"momentum": 1.5}, GOOD), ValueError,
+        "from_keras: momentum must be a number from 0 to 1, got 1.5. Pass what Keras was given.",
+    ),
+    (
+        LAYERS["BatchNorm1d"], lambda layer: tnt.from_flax(layer, BATCH_NORM | {"momentum": None}, FLAX), ValueError,
+        "from_flax: momentum must be a number from 0 to 1, got None. Pass what Flax was given.",
+    ),
+    (
+        LAYERS["BatchNorm1d"], lambda layer: tnt.from_keras(layer, BATCH_NORM | {"epsilon": -1}, GOOD), ValueError,
+        "from_keras: epsilon must be a number >= 0, got -1. Pass what Keras was given.",
+    ),
+    (
+        LAYERS["LayerNorm"], lambda layer: tnt.from_flax(layer, {"epsilon": np.inf}, FLAX_AFFINE), ValueError,
+        "from_flax: epsilon must be a number >= 0, got inf. Pass what Flax was given.",
+    ),
+    (
+        LAYERS["BatchNorm1d"],
+        lambda layer: tnt.from_keras(layer, BATCH_NORM, changed(moving_variance=np.full(CHANNELS, 1e300))), ValueError,
+        "from_keras: moving_variance must be at most 3.40282e+38 for a layer of float32, got 1e+300. "
+        "Repair the checkpoint, or use layer.double().",
+    ),
+    (
+        LAYERS["BatchNorm1d"],
+        lambda layer: tnt.from_keras(layer, BATCH_NORM, changed(moving_variance=np.full(CHANNELS, 3e38)), count=2),
+        ValueError,
+        "from_keras: moving_variance must be at most 3.40282e+38 for a layer of float32, got 6e+38. "
+        "Repair the checkpoint, or use layer.double().",
+    ),
+    (
+        lambda: nn.RMSNorm(CHANNELS, elementwise_affine=False), tnt.to_flax, ValueError,
+        "to_flax: other libraries have a number as epsilon, got eps=None, which depends on the dtype of x. "
+        "Set layer.eps to a number, such as torch.finfo(x.dtype).eps.",
     ),
     (
         lambda: nn.BatchNorm1d(CHANNELS, affine=False), lambda layer: tnt.from_keras(layer, BATCH_NORM, GOOD),

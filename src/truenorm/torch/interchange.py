@@ -20,6 +20,7 @@ that factor. Where batches differ in size no factor is exact: no library stores 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -214,13 +215,13 @@ def _load(
     _check_axes(who, library, theirs.config, form)
     if form.kind == "group":
         _check_groups(who, library, theirs, form)
-    eps = _number(who, library, theirs.config, "epsilon")
-    momentum = _other(_number(who, library, theirs.config, "momentum")) if form.kind == "batch" else None
+    eps = _number(who, library, theirs.config, "epsilon", math.inf)
+    momentum = _other(_number(who, library, theirs.config, "momentum", 1.0)) if form.kind == "batch" else None
     arrays = _rename(who, library, theirs, form.kind)
-    check_arrays(who, layer, arrays, library.names(form.kind))
     factor = _bessel(who, form.kind, count)
     if factor is not None:
         arrays["running_var"] = arrays["running_var"] * factor
+    check_arrays(who, layer, arrays, library.names(form.kind))
     write_state(layer, LayerState(form, eps, momentum, arrays))
     return layer
 
@@ -310,10 +311,18 @@ def _check_groups(who: str, library: _Library, theirs: _Source, form: LayerForm)
         raise ValueError(f"{who}: both layers must have the same number of groups, got {form.groups} for {groups}.")
 
 
-def _number(who: str, library: _Library, config: Mapping[str, Any], name: str) -> float:
+def _number(who: str, library: _Library, config: Mapping[str, Any], name: str, most: float) -> float:
+    """From 0 to the most that it can be."""
     if name not in config:
         raise ValueError(f"{who}: {name} is missing; the defaults of {library.name} and torch differ. Pass it.")
-    return float(config[name])
+    try:
+        found = float(config[name])
+    except (TypeError, ValueError):
+        found = math.nan
+    if not (0 <= found <= most and math.isfinite(found)):
+        rule = "a number >= 0" if most == math.inf else f"a number from 0 to {most:g}"
+        raise ValueError(f"{who}: {name} must be {rule}, got {config[name]!r}. Pass what {library.name} was given.")
+    return found
 
 
 # ---- conventions ----

@@ -81,7 +81,12 @@ def read_state(who: str, layer: nn.Module) -> LayerState:
     arrays = {name: _to_array(one) for name, one in tensors.items() if one is not None}
     eps = source.eps
     if eps is None:  # RMS norm: torch takes that of the dtype in which it sums
-        eps = np.finfo(arrays["weight"].dtype if "weight" in arrays else np.float32).eps
+        if "weight" not in arrays:
+            raise ValueError(
+                f"{who}: other libraries have a number as epsilon, got eps=None, which depends on the dtype of x. "
+                "Set layer.eps to a number, such as torch.finfo(x.dtype).eps."
+            )
+        eps = np.finfo(arrays["weight"].dtype).eps
     return LayerState(form, float(eps), source.momentum if form.kind == "batch" else None, arrays)
 
 
@@ -98,6 +103,14 @@ def check_arrays(who: str, layer: nn.Module, arrays: dict[str, Array], names: di
         if bad.size:
             rule = "finite and not negative" if name == "running_var" else "finite"
             raise ValueError(f"{who}: {names[name]} must be {rule}, got {bad[0]:g}. Repair the checkpoint first.")
+        most = torch.finfo(tensor.dtype).max
+        large = array[np.abs(array) > most]
+        if large.size:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise ValueError(
+                f"{who}: {names[name]} must be at most {most:g} for a layer of {dtype}, got {large[0]:g}. "
+                "Repair the checkpoint, or use layer.double()."
+            )
 
 
 def write_state(layer: nn.Module, state: LayerState) -> None:
