@@ -6,6 +6,8 @@ same order, and each layer that reads from another gets the very tensor that the
 
 A model that torch.fx cannot trace is traced in parts: the largest of its modules that can be. Whether a layer of a part
 is also called from outside of it is then known from the run.
+
+What a forward stores in its module, as in `self.features = x`, is read by code that no graph shows: it is a node too.
 """
 
 from __future__ import annotations
@@ -38,14 +40,12 @@ class Call:
 
 
 @dataclass(eq=False)
-class Part:
-    """A module that could be traced: the model, or one inside of it."""
+class Way:
+    """A graph of a module: of the calls that it makes on one way through its code."""
 
-    name: str
-    module: nn.Module
+    name: str  # of the module
     graph: fx.Graph
     modules: dict[fx.Node, nn.Module]  # that a node calls
-    calls: dict[fx.Node, list[Call]]  # in the run, one for each call of the part
     opened: set[nn.Module]  # modules whose parameters are read from outside of them
 
     def nodes_of(self, module: nn.Module) -> list[fx.Node]:
@@ -55,6 +55,16 @@ class Part:
         """The node is the identity from now on."""
         node.replace_all_uses_with(input_of(node))
         self.graph.erase_node(node)
+
+
+@dataclass(eq=False)
+class Part(Way):
+    """A module that could be traced: the model, or one inside of it. The way is that of the example."""
+
+    module: nn.Module
+    calls: dict[fx.Node, list[Call]]  # in the run, one for each call of the part
+
+    call: Call  # of the part itself, the first
 
 
 @dataclass(eq=False)
@@ -92,7 +102,7 @@ def connect(model: nn.Module, run: Callable[[], Any]) -> Connections:
 
 def _connect_module(module: nn.Module, name: str, by_module: dict[nn.Module, list[Call]], found: Connections) -> None:
     calls = by_module.get(module)
-    if calls is not None and name and _Tracer().is_leaf_module(module, name):
+    if calls is not None and name and Tracer().is_leaf_module(module, name):
         return  # a graph of one layer says nothing
     if calls is not None:
         try:
@@ -142,7 +152,7 @@ def _recording(model: nn.Module) -> Iterator[list[Call]]:
 # ---- the graph ----
 
 
-class _Tracer(fx.Tracer):
+class Tracer(fx.Tracer):
     trace_asserts = True
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -166,17 +176,55 @@ def _trace(module: nn.Module, name: str, calls: list[Call]) -> Part:
     forms = [map_tensors((call.args, call.kwargs), lambda _: Tensor) for call in calls]
     if any(form != forms[0] for form in forms[1:]):
         raise TypeError("it is called in different ways")
-    caller = _Caller(module, calls[0])
-    tracer = _Tracer()
+    tracer = Tracer()
+    way = trace_way(name, calls[0], tracer)
+    part = Part(**vars(way), module=module, calls={node: [] for node in way.modules}, call=calls[0])
+    for call in calls:
+        _compare(part, list(_leaf_calls(call, tracer)))
+    remove_identities(part)
+    return part
+
+
+def trace_way(name: str, call: Call, tracer: fx.Tracer) -> Way:
+    """The graph of a module with this name, called like this."""
+    caller = _Caller(call.module, call)
     graph = tracer.trace(caller)
     modules = {node: caller.get_submodule(str(node.target)) for node in graph.nodes if node.op == "call_module"}
     reads = [str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
-    part = Part(name, module, graph, modules, {node: [] for node in modules}, {*map(caller.get_submodule, reads)})
-    for call in calls:
-        _compare(part, list(_leaf_calls(call, tracer)))
-    for node in [node for node, one in modules.items() if type(one) is nn.Identity]:
-        part.remove(node)
-    return part
+    _add_stored(graph, tracer, call.module)
+    return Way(name, graph, modules, {*map(caller.get_submodule, reads)})
+
+
+def remove_identities(way: Way) -> None:
+    for node in [node for node, one in way.modules.items() if type(one) is nn.Identity]:
+        way.remove(node)
+
+
+def _add_stored(graph: fx.Graph, tracer: fx.Tracer, module: nn.Module) -> None:
+    """A node for each value that the forward has stored in an attribute."""
+    with graph.inserting_before(next(node for node in graph.nodes if node.op == "output")):
+        for one in module.modules():
+            for name, value in vars(one).items():
+                for proxy in _proxies_in(value):
+                    if proxy.tracer is tracer:
+                        graph.call_function(_Attribute(name), (proxy.node,))
+
+
+class _Attribute:
+    """Stands for code that reads an attribute of a module, in a graph."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = f"the attribute {name!r}"
+
+    def __call__(self, value: Any) -> None: ...
+
+
+def _proxies_in(value: Any) -> Iterator[fx.Proxy]:
+    if isinstance(value, fx.Proxy):
+        yield value
+    elif isinstance(value, dict | list | tuple | set):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _proxies_in(one)
 
 
 def _compare(part: Part, calls: list[Call]) -> None:

@@ -2,20 +2,23 @@
 
 A norm can be folded if its statistics are fixed, and if all that it reads comes from one layer from which nothing else
 reads, or all that it returns goes into one layer that reads nothing else. So both may be called several times, if it is
-always one with the other. A norm stays if folding it is not seen to be exact.
+always one with the other, on the way that the example takes through the model and on all others that are found
+(`_other_ways.py`). A norm stays if folding it is not seen to be exact.
 """
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from truenorm.torch._connections import Connections, Part, input_of, is_inside, tensors_in
+from truenorm.torch._connections import Connections, Part, Way, input_of, is_inside, tensors_in
 from truenorm.torch._folded_layer import LAYERS, FoldedLayer, affine_is_defined
+from truenorm.torch._other_ways import called_by_methods, other_ways
 from truenorm.torch.conversion import Change, _name_of
 from truenorm.torch.layers import BatchNorm1d
 
@@ -45,7 +48,7 @@ def make_plan(model: nn.Module, connections: Connections) -> Plan:
 
 class _Planner:
     def __init__(self, model: nn.Module, connections: Connections) -> None:
-        self.connections = connections
+        self.model, self.connections = model, connections
         self.names = {module: name for name, module in model.named_modules()}
         self.paths: dict[nn.Module, list[str]] = {}  # all names of a module
         for name, module in model.named_modules(remove_duplicate=False):
@@ -55,6 +58,11 @@ class _Planner:
             for own, one in module.named_parameters(recurse=False, remove_duplicate=False):
                 self.owners.setdefault(id(one), []).append(f"{name}.{own}".lstrip("."))
         self.layers: dict[nn.Module, FoldedLayer] = {}
+        self.others: dict[Part, list[tuple[str, Way | str]]] = {}  # ways through a part, and when they are taken
+
+    @cached_property
+    def methods(self) -> dict[nn.Module, str]:
+        return called_by_methods(self.model)
 
     def plan(self) -> Plan:
         norms = [module for module in self.names if isinstance(module, NORMS)]
@@ -91,56 +99,64 @@ class _Planner:
             if isinstance(layer, str):
                 reasons.append(layer)
                 continue
+            reason = (
+                self._reason_of_layer(layer, part, norm)
+                or self._reason_of_hooks(part, layer, norm, part.nodes_of(layer if comes_after else norm))
+                or self._reason_of_methods(layer, norm)
+                or self._reason_of_other_ways(layer, norm, part, comes_after)
+            )
+            if reason is not None:
+                reasons.append(reason)
+                continue
             folded = self.layers.get(layer) or FoldedLayer(layer)
             reason = folded.fold_after(norm) if comes_after else folded.fold_before(norm)
             if reason is None:
                 self.layers[layer] = folded
-                for node in part.nodes_of(norm):
-                    part.remove(node)
+                for way in (part, *(way for _, way in self.others[part] if isinstance(way, Way))):
+                    for node in way.nodes_of(norm):
+                        way.remove(node)
                 found: nn.Module = layer
                 return found
             reasons.append(f"{self._called(layer)} {reason}")
         return "; ".join(reasons)
 
-    def _layer_before(self, norm: nn.Module, part: Part) -> Any:
+    def _layer_before(self, norm: nn.Module, way: Way) -> Any:
         """The layer from which the norm reads, if nothing else does; or why there is none."""
-        sources = [input_of(node) for node in part.nodes_of(norm)]
-        layer = part.modules.get(sources[0])
+        sources = [input_of(node) for node in way.nodes_of(norm)]
+        layer = way.modules.get(sources[0])
         if not isinstance(layer, LAYERS):
-            return f"its input comes from {self._source(sources[0], part)}"
-        other = next((source for source in sources if part.modules.get(source) is not layer), None)
+            return f"its input comes from {self._source(sources[0], way)}"
+        other = next((source for source in sources if way.modules.get(source) is not layer), None)
         if other is not None:
-            return f"its input also comes from {self._source(other, part)}"
-        nodes = part.nodes_of(layer)
-        for node in nodes:
+            return f"its input also comes from {self._source(other, way)}"
+        for node in way.nodes_of(layer):
             users = list(node.users)
-            other = next((user for user in users if part.modules.get(user) is not norm), users[1:] and users[1])
+            other = next((user for user in users if way.modules.get(user) is not norm), users[1:] and users[1])
             if other:
-                return f"the output of {self._called(layer)} also goes to {self._user(other, part)}"
-        return self._reason_of_layer(layer, part, norm) or self._reason_of_hooks(part, nodes, layer, norm) or layer
+                return f"the output of {self._called(layer)} also goes to {self._user(other, way)}"
+        return layer
 
-    def _layer_after(self, norm: nn.Module, part: Part) -> Any:
+    def _layer_after(self, norm: nn.Module, way: Way) -> Any:
         """The layer that reads from the norm, if nothing else does; or why there is none."""
-        nodes = part.nodes_of(norm)
         layer: Any = None
-        for node in nodes:
+        for node in way.nodes_of(norm):
             users = list(node.users)
             if len(users) != 1:
                 return f"its output is used {len(users)} times"
-            layer = layer or part.modules.get(users[0])
-            if part.modules.get(users[0]) is not layer or not isinstance(layer, LAYERS):
-                return f"its output goes to {self._user(users[0], part)}"
+            layer = layer or way.modules.get(users[0])
+            if way.modules.get(users[0]) is not layer or not isinstance(layer, LAYERS):
+                return f"its output goes to {self._user(users[0], way)}"
             if len(users[0].args) + len(users[0].kwargs) != 1:
                 return f"{self._called(layer)} is called with more than one argument"
             between = node.next
             while between is not users[0] and between.op == "get_attr":
                 between = between.next
             if between is not users[0]:  # it may change in place what the norm has read, and the layer would read
-                return f"{self._user(between, part)} comes between it and {self._called(layer)}"
-        for node in part.nodes_of(layer) if layer is not None else ():
-            if part.modules.get(input_of(node)) is not norm:
-                return f"the input of {self._called(layer)} also comes from {self._source(input_of(node), part)}"
-        return self._reason_of_layer(layer, part, norm) or self._reason_of_hooks(part, nodes, layer, norm) or layer
+                return f"{self._user(between, way)} comes between it and {self._called(layer)}"
+        for node in way.nodes_of(layer):
+            if way.modules.get(input_of(node)) is not norm:
+                return f"the input of {self._called(layer)} also comes from {self._source(input_of(node), way)}"
+        return layer
 
     # ---- reasons ----
 
@@ -179,16 +195,16 @@ class _Planner:
             return f"{called}also used outside of {part.name!r}, the largest part that can be traced"
         return f"{called}used by other code, which reads its parameters" if module in part.opened else None
 
-    def _reason_of_arguments(self, norm: nn.Module, part: Part) -> str | None:
+    def _reason_of_arguments(self, norm: nn.Module, way: Way) -> str | None:
         parameters = list(inspect.signature(type(norm).forward).parameters)[1:]  # without self
-        for node in part.nodes_of(norm):
+        for node in way.nodes_of(norm):
             named = dict(zip(parameters, node.args, strict=False)) | node.kwargs
-            given = [name for name, value in named.items() if value is not None and name != "input"]
+            given = [name for name in named if name != "input"]
             if given:
                 return f"called with {', '.join(given)}: a folded layer does not set padding to 0"
         return None
 
-    def _reason_of_hooks(self, part: Part, nodes: list[fx.Node], layer: Any, norm: nn.Module) -> str | None:
+    def _reason_of_hooks(self, part: Part, layer: Any, norm: nn.Module, nodes: list[fx.Node]) -> str | None:
         """Whether a module around layer or norm has hooks that see what is between them."""
         between = {id(call.output) for node in nodes for call in part.calls[node]}
         for call in self.connections.calls:
@@ -198,22 +214,51 @@ class _Planner:
                 return f"hooks of {self._called(call.module)} see what is between it and {self._called(layer)}"
         return None
 
+    def _reason_of_methods(self, layer: Any, norm: nn.Module) -> str | None:
+        for module, called in ((layer, self._called(layer)), (norm, "it")):
+            if module in self.methods:
+                return f"{called} is also called by {self.methods[module]}, which the forward does not use"
+        return None
+
+    def _reason_of_other_ways(self, layer: Any, norm: nn.Module, part: Part, comes_after: bool) -> str | None:
+        """Why layer and norm do not belong together on every way through the part."""
+        if part not in self.others:
+            self.others[part] = list(other_ways(part))
+        for when, way in self.others[part]:
+            reason = way if isinstance(way, str) else self._reason_of_way(layer, norm, way, comes_after)
+            if reason is not None:
+                return f"{reason}, {when}"
+        return None
+
+    def _reason_of_way(self, layer: Any, norm: nn.Module, way: Way, comes_after: bool) -> str | None:
+        missing = [not way.nodes_of(one) for one in (layer, norm)]
+        if any(missing):
+            called = self._called(layer)
+            text = f"it is called without {called}" if missing[0] else f"{called} is called without it"
+            return None if all(missing) else text
+        found = self._layer_before(norm, way) if comes_after else self._layer_after(norm, way)
+        if found is not layer:
+            return found if isinstance(found, str) else f"it belongs to {self._called(found)}"
+        if layer in way.opened or norm in way.opened:
+            return "other code reads their parameters"
+        return self._reason_of_arguments(norm, way)
+
     # ---- words ----
 
     def _called(self, module: nn.Module) -> str:
         return f"{_name_of(module)} {self.names[module]!r}"
 
-    def _source(self, node: fx.Node | None, part: Part) -> str:
+    def _source(self, node: fx.Node | None, way: Way) -> str:
         from_outside = node is not None and node.op == "call_function" and _is_placeholder(input_of(node))
         if node is None or from_outside:
-            return f"the input of {part.name!r}" if part.name else "the input of the model"
-        return self._user(node, part)
+            return f"the input of {way.name!r}" if way.name else "the input of the model"
+        return self._user(node, way)
 
-    def _user(self, node: fx.Node, part: Part) -> str:
-        if node in part.modules:
-            return self._called(part.modules[node])
+    def _user(self, node: fx.Node, way: Way) -> str:
+        if node in way.modules:
+            return self._called(way.modules[node])
         if node.op == "output":
-            return f"the output of {part.name!r}" if part.name else "the output of the model"
+            return f"the output of {way.name!r}" if way.name else "the output of the model"
         return str(getattr(node.target, "__name__", node.target))
 
 

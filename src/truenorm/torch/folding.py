@@ -1,7 +1,7 @@
 """`fold` makes fixed batch norms part of the Linear, Conv or ConvTranspose next to them, in place.
 
     connect   which layer reads from which                            _connections.py
-    plan      which norm goes into which layer, and why others stay   _folding_plan.py
+    plan      which norm goes into which layer, and why others stay   _folding_plan.py, _other_ways.py
     compute   the folded parameters, and a bound for their error      _folded_layer.py
     check     folded layers and outputs against the original          _folding_check.py
     install   the parameters; the norms become nn.Identity            here
@@ -14,6 +14,8 @@ the old ones, which an optimizer or another model may hold, keep their values.
 from __future__ import annotations
 
 import contextlib
+import operator
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +28,7 @@ from truenorm.torch._folded_layer import wide
 from truenorm.torch._folding_check import LayerCheck, compare_outputs
 from truenorm.torch._folding_plan import Fold, make_plan
 from truenorm.torch.conversion import Change, _check_model, _plural, _table
+from truenorm.torch.tracking.activation import active
 
 _LAZY = (nn.UninitializedParameter, nn.parameter.UninitializedBuffer)
 
@@ -82,10 +85,14 @@ def fold(model: nn.Module, example: Any) -> FoldingReport:
     _check_model("fold", model)
     if any(isinstance(one, _LAZY) for one in (*model.parameters(), *model.buffers())):
         raise ValueError("fold: all layers must know their sizes, got lazy ones. Run the model once before.")
+    if active.trackers:
+        raise RuntimeError(
+            "fold: call it outside of padded, got an active context. A folded layer does not set padding to 0."
+        )
     run = _runner(model, example)
     with _state_kept(model):
         connections = connect(model, run)
-    plan, expected = make_plan(model, connections), _numbers(connections.output)
+        plan, expected = make_plan(model, connections), _numbers(connections.output)
     del connections  # it holds every activation
     if not plan.folded:
         return FoldingReport((), plan.left)
@@ -170,19 +177,25 @@ def _make_identity(norm: nn.Module) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def _state_kept(model: nn.Module) -> Iterator[None]:
-    """Running and tracing a model may set attributes and change buffers: afterwards they are as before."""
-    modules = list(model.modules())
-    dictionaries = [one for module in modules for one in (vars(module), module._buffers)]
-    before = [(one, dict(one)) for one in dictionaries]
+    """Running and tracing a model may set attributes, fill lists and change buffers: afterwards they are as before."""
+    containers: list[Any] = [one for module in model.modules() for one in (vars(module), *vars(module).values())]
+    before = [(one, one.copy()) for one in containers if type(one) in (dict, OrderedDict, list, set)]
     values = [(one, one.clone()) for one in model.buffers() if not one.is_meta]
     try:
         yield
     finally:
         for now, old in before:
-            if list(now) != list(old) or any(now[key] is not old[key] for key in old):
+            if not _same(now, old):
                 now.clear()
-                now.update(old)
+                (now.extend if isinstance(now, list) else now.update)(old)
         with torch.no_grad():
             for one, value in values:
                 if not torch.equal(one, value):
                     one.copy_(value)
+
+
+def _same(now: Any, old: Any) -> bool:
+    """Whether two lists, sets or dictionaries hold the same objects in the same order."""
+    if isinstance(now, dict):
+        return _same(list(now), list(old)) and _same(list(now.values()), list(old.values()))
+    return len(now) == len(old) and all(map(operator.is_, now, old))
