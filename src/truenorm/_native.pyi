@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 # A contiguous array, of the buffer protocol; None: not given.
 Flat = NDArray[Any] | None
 
+# The dtypes of the kernels, by their letters in the buffer protocol. NumPy has no bfloat16: H is its bits.
+FORMATS: dict[str, str]
+
 def build_info() -> dict[str, str]:
     """How this module was built, and the loops in use."""
 

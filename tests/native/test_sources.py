@@ -57,3 +57,21 @@ def test_the_interpreter_lock_is_released_in_one_way() -> None:
     released = [file.name for file in sorted(SOURCES.iterdir()) if "PyEval_SaveThread" in file.read_text()]
     assert released == ["gil.hpp"]
     assert not [file.name for file in sorted(SOURCES.iterdir()) if "gil_scoped" in file.read_text()]
+
+
+def test_no_loop_takes_more_than_ten_arguments_by_position() -> None:
+    text = (SOURCES / "loops.hpp").read_text()
+    counts = {name: len(given.split(",")) for name, given in re.findall(r"void \(\*(\w+)\)\(([^;]*)\);", text)}
+    assert len(counts) == 12
+    assert {name: count for name, count in counts.items() if count > 10} == {}
+
+
+def test_letters_of_dtypes_are_kept_in_one_place() -> None:
+    """A dtype that is added to the kernels is then known to NumPy's and to torch's side."""
+    kept = [
+        file.name
+        for file in sorted(SOURCES.parent.rglob("*.*"))
+        if file.suffix in (".py", ".hpp", ".cpp")
+        and re.search(r"\"H\"[:,].*\bbfloat16\b|bfloat16: \"H\"", file.read_text())
+    ]
+    assert kept == ["dtype.hpp"]

@@ -15,9 +15,6 @@ from truenorm.core.norm import Norm
 Engine = Literal["native", "reference"]
 Gradients = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]  # dx, dweight, dbias
 
-# The dtypes of the kernels, by their letters in the buffer protocol. NumPy has no bfloat16: H is its bits.
-FORMATS = {"e": "float16", "f": "float32", "d": "float64", "H": "bfloat16"}
-
 
 class RaggedArguments(TypedDict):
     """Which elements are valid, as users say it."""

@@ -23,7 +23,6 @@ from truenorm.core.layout import Layout
 from truenorm.core.mask import MaskedInput
 from truenorm.core.moments import Moments, ignore_floating_point_errors
 from truenorm.core.norm import Norm
-from truenorm.engine.backend import FORMATS
 
 Array = NDArray[Any]
 LayoutKind = Literal["columns", "rows", "planes"]
@@ -49,7 +48,7 @@ class Kernel:
     dtype: np.dtype[Any]
     sequences: int
     extent: int
-    char: str  # of the dtype: a key of FORMATS
+    char: str  # of the dtype: a key of _native.FORMATS
 
     @cached_property
     def statistics(self) -> int:
@@ -239,7 +238,7 @@ class KernelMoments(Moments):
 def find(masked: MaskedInput, char: str | None = None) -> Kernel | None:
     """The kernel for this input; None if there is none. char: of x's dtype, if x is no NumPy array."""
     norm, offsets, char = masked.norm, masked.offsets, char or masked.dtype.char
-    if char not in FORMATS:
+    if char not in _native.FORMATS:
         return None
     if masked.unmasked:
         return whole_kernel(norm, masked.layout.shape, char)
@@ -293,7 +292,7 @@ def _make(layout: Layout, norm: Norm, kind: LayoutKind, sequences: int, extent: 
         list(layout.canonical),
         sequences,
         extent,
-        FORMATS[char],
+        _native.FORMATS[char],
         center=norm.center,
         ddof=norm.ddof,
         eps=norm.eps,

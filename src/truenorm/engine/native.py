@@ -20,11 +20,11 @@ from truenorm.core.lengths import LengthsLike
 from truenorm.core.mask import MaskedInput, mask_input
 from truenorm.core.moments import Moments, ignore_floating_point_errors, measure_masked
 from truenorm.core.norm import Norm
-from truenorm.engine.backend import FORMATS, Gradients, RaggedArguments
+from truenorm.engine.backend import Gradients, RaggedArguments
 from truenorm.engine.kernel import Array, Kernel, KernelMoments, cast, find, whole_kernel
 from truenorm.engine.threads import threads
 
-__all__ = ["FORMATS", "Call", "Kernel", "NativeBackend", "find", "native", "set_threads", "whole_kernel"]
+__all__ = ["Call", "Kernel", "NativeBackend", "find", "native", "set_threads", "whole_kernel"]
 
 native = _native
 Call = _native.Call

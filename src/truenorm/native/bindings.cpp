@@ -129,6 +129,10 @@ NB_MODULE(_native, m) {
     using namespace truenorm;
     m.doc() = "Compiled part of truenorm.";
     nb::set_leak_warnings(false);  // plans live in caches, and torch keeps modules, until the process ends
+    nb::dict formats;
+    for (const DtypeInfo& info : DTYPES)
+        if (info.name) formats[info.letter] = info.name;
+    m.attr("FORMATS") = formats;
     m.def("build_info", &build_info, "How this module was built, and the loops in use.");
     m.def("set_threads", &set_threads, "How many threads a call may use.");
     m.def("get_threads", &get_threads, "How many threads a call may use.");

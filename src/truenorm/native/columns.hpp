@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "verbs.hpp"
+#include "verb_arguments.hpp"
 
 namespace truenorm {
 

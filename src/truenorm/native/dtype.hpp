@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "storage.hpp"
+#include "load_store.hpp"
 
 namespace truenorm {
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "storage.hpp"
+#include "load_store.hpp"
 
 namespace truenorm {
 
@@ -16,6 +16,18 @@ constexpr int BLOCK_ROWS = 64;         // rows of a block: with TILE columns it 
 constexpr int BLOCK = 2048;            // elements of a block along a contiguous axis
 constexpr int PIECE_OF_PLANES = 8192;  // elements of planes in one item of work
 constexpr int GROUP = 8;               // rows with statistics of their own that one loop handles; divides BLOCK_ROWS
+
+// What the loop over rows with statistics of their own reads and writes. rows <= GROUP.
+template <class T, class A> struct RowSums {
+    const T *const *x, *const *dy;  // (rows) pointers to n elements
+    int rows;
+    std::int64_t n;
+    const A *hi, *lo, *rstd;     // (rows)
+    const A* weight;             // (n), shared by the rows
+    std::int64_t ahead;          // elements so many further on are prefetched; 0: none
+    double *dxhat, *dxhat_xhat;  // (rows): written
+    A *dweight, *dbias;          // (n): added to
+};
 
 template <class T, class A> struct Loops {
     // Columns: one statistic for each of w <= TILE columns. rows, x, dy: (n) pointers to the first of these columns,
@@ -35,14 +47,11 @@ template <class T, class A> struct Loops {
     void (*backward)(const T* x, const T* dy, T* dx, std::int64_t n, A hi, A lo, A scale, A through_mean, A through_var,
                      const double* s);
 
-    // Rows: `rows` <= GROUP stretches of n elements, each with a statistic of its own. x, dy: (rows) pointers to n
-    // elements; mean, m2, hi, lo, rstd, dxhat, dxhat_xhat: (rows). Elements `ahead` further on are prefetched; 0: none.
+    // Rows: `rows` <= GROUP stretches of n elements, each with a statistic of its own. x: (rows) pointers to n
+    // elements; mean, m2: (rows). Elements `ahead` further on are prefetched; 0: none.
     void (*row_moments)(const T* const* x, int rows, std::int64_t n, bool center, std::int64_t ahead, double* mean,
                         double* m2);
-    // weight: (n), shared by the rows. dweight, dbias: (n), added to.
-    void (*row_sums)(const T* const* x, const T* const* dy, int rows, std::int64_t n, const A* hi, const A* lo,
-                     const A* rstd, const A* weight, std::int64_t ahead, double* dxhat, double* dxhat_xhat, A* dweight,
-                     A* dbias);
+    void (*row_sums)(const RowSums<T, A>& of);
     void (*row_forward)(const T* x, T* y, std::int64_t n, A hi, A lo, A rstd, const A* weight, const A* bias);
     void (*row_backward)(const T* x, const T* dy, T* dx, std::int64_t n, A hi, A lo, A rstd, const A* weight,
                          A through_mean, A through_var);

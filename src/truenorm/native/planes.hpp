@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "verbs.hpp"
+#include "verb_arguments.hpp"
 
 namespace truenorm {
 

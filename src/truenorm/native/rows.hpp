@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "verbs.hpp"
+#include "verb_arguments.hpp"
 
 namespace truenorm {
 
@@ -153,9 +153,11 @@ template <class T, class A> struct RowGroup {
                 int end = r;
                 const T *xs[GROUP], *dys[GROUP];
                 for (; end < count && fits[end]; ++end) xs[end] = x[end] + j, dys[end] = dy[end] + j;
-                if (end > r)
-                    loops<T, A>().row_sums(xs + r, dys + r, end - r, n, hi + r, lo + r, factor + r, weight + j, ahead,
-                                           dxhat + r, dxhat_xhat + r, dweight + j, dbias + j);
+                RowSums<T, A> of;
+                of.x = xs + r, of.dy = dys + r, of.rows = end - r, of.n = n;
+                of.hi = hi + r, of.lo = lo + r, of.rstd = factor + r, of.weight = weight + j, of.ahead = ahead;
+                of.dxhat = dxhat + r, of.dxhat_xhat = dxhat_xhat + r, of.dweight = dweight + j, of.dbias = dbias + j;
+                if (end > r) loops<T, A>().row_sums(of);
                 for (; r < end; ++r)
                     if (!reliable(dxhat[r], dxhat_xhat[r]))  // overflow or underflow
                         sum_wide(r, j, n, wide, dxhat + r, dxhat_xhat + r, nullptr, nullptr);
@@ -178,8 +180,11 @@ private:
         double more_weight[BLOCK] = {}, more_bias[BLOCK] = {};
         const T *xs = x[r] + j, *dys = dy[r] + j;
         const double zero = 0;
-        loops<T, double>().row_sums(&xs, &dys, 1, n, mean + r, &zero, rstd + r, weight + j, 0, dxhat, dxhat_xhat,
-                                    more_weight, more_bias);
+        RowSums<T, double> of;
+        of.x = &xs, of.dy = &dys, of.rows = 1, of.n = n;
+        of.hi = mean + r, of.lo = &zero, of.rstd = rstd + r, of.weight = weight + j, of.ahead = 0;
+        of.dxhat = dxhat, of.dxhat_xhat = dxhat_xhat, of.dweight = more_weight, of.dbias = more_bias;
+        loops<T, double>().row_sums(of);
         for (std::int64_t i = 0; dweight && i < n; ++i) {
             dweight[i] += static_cast<A>(more_weight[i]);
             dbias[i] += static_cast<A>(more_bias[i]);

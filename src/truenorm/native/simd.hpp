@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-#include "storage.hpp"
+#include "load_store.hpp"
 
 #define RESTRICT __restrict__
 #define INLINE __attribute__((always_inline))

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "moments.hpp"
-#include "stream.hpp"
+#include "output.hpp"
 #include "valid_runs.hpp"
 
 namespace truenorm {

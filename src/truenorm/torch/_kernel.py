@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 kernels: Any = engine.kernels
 native: Any = None if kernels is None else kernels.native
-# x's dtype in the letters of the buffer protocol, which has none for bfloat16: there it is the bits of whole numbers.
-FORMATS = {torch.float32: "f", torch.float64: "d", torch.float16: "e", torch.bfloat16: "H"}
+# The dtypes of the kernels, in the letters of the buffer protocol.
+FORMATS = {} if native is None else {getattr(torch, name): letter for letter, name in native.FORMATS.items()}
 ORDINARY = (Tensor, torch.nn.Parameter)  # not a subclass, which may mean anything
 # Whether the kernels are built and can read the tensors of this version of torch.
 KERNELS_READ_TENSORS: bool = (
