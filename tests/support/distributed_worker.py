@@ -45,10 +45,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     names: dict[str, object] = {}
     exec((folder / "recipe.py").read_text("utf-8"), names)
-    limit = datetime.timedelta(seconds=90)
-    store = distributed.FileStore(str(folder / "store"), world)
-    store.set_timeout(limit)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
+    distributed.init_process_group(
+        "gloo", f"file://{folder / 'store'}", timeout=datetime.timedelta(seconds=90), rank=rank, world_size=world
+    )
     trained = model()
     names["train"](trained, batches(rank))  # type: ignore[operator]
     torch.save(trained.state_dict(), folder / f"{rank}.pt")
