@@ -8,10 +8,7 @@ processors. Two run at a time, except for the words, whose time is reported.
 
 from __future__ import annotations
 
-import ast
 import csv
-import os
-import re
 import statistics
 import tempfile
 import time
@@ -76,11 +73,10 @@ def words(directory: Path) -> str:
     from truenorm.lab import run
     from truenorm.lab.sampling import generate
 
-    lists = {"surnames": "surnames", "words": str(documentation_words(directory / "words.txt"))}
     rows, samples = [], []
-    for (name, source), norm in product(lists.items(), ("batch", "none")):
+    for name, norm in product(("surnames", "words"), ("batch", "none")):
         out = directory / f"{name}-{norm}"
-        found = train(out, data=source, norm=norm, hidden=200, embedding=10, block=3, steps=STEPS)
+        found = train(out, data=name, norm=norm, hidden=200, embedding=10, block=3, steps=STEPS)
         trainer = run.load(out)
         if norm == "batch":
             data = trainer.data
@@ -124,18 +120,6 @@ def _context_number(context: Array, size: int) -> Array:
         return np.zeros(len(context), int)
     keys: Array = context @ size ** np.arange(context.shape[1])[::-1]
     return keys
-
-
-def documentation_words(path: Path) -> Path:
-    """The lower-case words of three letters or more in the docstrings of Python's standard library."""
-    found: set[str] = set()
-    for file in sorted(Path(os.__file__).parent.glob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                text = ast.get_docstring(node) or ""
-                found |= set(re.findall(r"(?<![\w'`.-])[a-z]{3,}(?![\w'`.(=-])", text))
-    path.write_text("\n".join(sorted(found)) + "\n", "utf-8")
-    return path
 
 
 # ---- tables ----

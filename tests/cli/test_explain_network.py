@@ -78,7 +78,7 @@ def test_seed_hidden_and_batch_choose_the_network(capsys: pytest.CaptureFixture[
         (["--example", "network", "--lr", "inf"], "--lr: a finite number, got inf."),
         (
             ["--example", "network", "--data", "missing.txt"],
-            "--data: a file, names or surnames, got missing.txt, which does not exist.",
+            "--data: a file, names, surnames or words, got missing.txt, which does not exist.",
         ),
     ],
 )

@@ -1,14 +1,17 @@
 """`truenorm train` and `truenorm sample` on the command line."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from threadpoolctl import threadpool_info
 
 from truenorm.cli import commands, main
+from truenorm.cli.train import command
 from truenorm.lab.training import Trainer
 
 
@@ -37,8 +40,8 @@ def test_bad_input_is_one_line_and_leaves_no_directory(
         (["--data", write(tmp_path / "empty", b"")], "needs at least two words, one a line, got 0."),
         (["--data", write(tmp_path / "one", b"word\n")], "needs at least two words, one a line, got 1."),
         (["--data", write(tmp_path / "binary", b"\xff\xfe\x00\x01")], "must be UTF-8 text"),
-        (["--data", str(tmp_path / "missing")], "--data: a file, names or surnames, got"),
-        (["--data", "surname"], "--data: a file, names or surnames, got"),
+        (["--data", str(tmp_path / "missing")], "--data: a file, names, surnames or words, got"),
+        (["--data", "surname"], "--data: a file, names, surnames or words, got"),
         (["--data", str(words), "--batch", "1"], "--batch: at least 2 with batch norm, got 1."),
         (["--data", str(words), "--norm", "group", "--groups", "3"], "groups: must divide the 100 features"),
         (["--data", str(words), "--steps", "0"], "--steps: a number >= 1, got 0."),
@@ -92,7 +95,7 @@ def test_an_empty_name_is_not_the_current_directory(
             "See 'truenorm train --help'.\n"
         )
     assert error_of(capsys, "train", "--data", "", "--out", "run") == (
-        "truenorm: --data: must be the name of a file, names, surnames or students, got ''. "
+        "truenorm: --data: must be the name of a file, names, surnames, words or students, got ''. "
         "See 'truenorm train --help'.\n"
     )
     assert list(Path().iterdir()) == []
@@ -138,11 +141,69 @@ def test_a_run_that_ends_no_better_than_guessing_says_so(tmp_path: Path) -> None
     assert len(lines) == 1
     assert lines[0].startswith("No better than always predicting the class frequencies (held-out loss 2.")
     assert lines[0].endswith("Try a lower --lr, --norm batch, another --init-scale, or more --steps.")
+    assert "To see the run: truenorm report" in shown.output
+    assert "truenorm sample" not in shown.output  # the words of such a network mean nothing
     again = CliRunner().invoke(commands, ["train", "--resume", "--out", str(tmp_path / "bad")])
     assert lines[0] in again.output
     good = CliRunner().invoke(commands, ["train", "--steps", "300", "--out", str(tmp_path / "good")])
     assert "No better than" not in good.output
     assert "baseline: loss 2." in good.output
+    assert f"To generate words: truenorm sample {tmp_path / 'good'}" in good.output
+
+
+def test_the_help_of_train_is_in_groups() -> None:
+    shown = CliRunner().invoke(commands, ["train", "--help"]).output
+    heads = [line for line in shown.splitlines() if re.fullmatch(r" {0,2}\w+( \w+)?:", line)]
+    assert heads == [
+        "Data:",
+        "Network:",
+        "Norm:",
+        "Optimisation:",
+        "Output:",
+        "Other:",
+        "  Try first:",
+        "  More examples:",
+    ]
+    groups = dict(
+        zip(heads, re.split("|".join(f"^{head}$" for head in heads), shown, flags=re.MULTILINE)[1:], strict=True)
+    )
+    for head, option in {
+        "Data:": "--task",
+        "Network:": "--hidden",
+        "Norm:": "--norm-at",
+        "Optimisation:": "--lr",
+    }.items():
+        assert f"  {option} " in groups[head]
+    named = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", shown, re.MULTILINE))
+    assert named == {max(one.opts, key=len) for one in command.get_params(click.Context(command))}
+
+
+def test_extending_on_the_command_line(words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "run")
+    for options in (["--data", str(words), "--steps", "20"], ["--extend", "10"]):
+        shown = CliRunner().invoke(commands, ["train", *options, "--out", out])
+        assert shown.exit_code == 0, shown.output
+    assert "step 30 of 30: loss" in shown.output
+    assert "30 steps, " in shown.output
+    for options, text in (
+        (["--extend", "5", "--resume"], "Give --resume or --extend, not both."),
+        (["--extend", "5", "--lr", "1"], "--extend: takes no other options than --out and --watch, got --lr."),
+        (["--extend", "0"], "Invalid value for '--extend'"),
+    ):
+        assert text in error_of(capsys, "train", *options, "--out", out)
+    assert "not the directory of a run" in error_of(capsys, "train", "--extend", "5", "--out", str(tmp_path / "none"))
+
+
+def test_the_held_out_loss_of_a_sample_has_another_name(tmp_path: Path) -> None:
+    arguments = ["train", "--steps", "3", "--hidden", "4", "--data"]
+    few = CliRunner().invoke(commands, [*arguments, "names", "--out", str(tmp_path / "names")]).output
+    assert "  held-out sample 3." in few
+    path = tmp_path / "words.txt"
+    path.write_text("anna\nbob\ncarla\n")
+    all_of_them = CliRunner().invoke(commands, [*arguments, str(path), "--out", str(tmp_path / "few")]).output
+    assert "held-out sample" not in all_of_them
+    shown, result = re.findall(r"held out:? (?:loss )?(\d+\.\d+)", all_of_them)[-2:]
+    assert shown == result
 
 
 def test_the_commands_train_and_sample(
@@ -155,9 +216,9 @@ def test_the_commands_train_and_sample(
     assert "step 20 of 20: loss" in found.output
     for statistics in ("reestimated", "running"):
         drawn = CliRunner().invoke(commands, ["sample", out, "--count", "5", "--statistics", statistics])
-        assert len(drawn.output.splitlines()) == 5
+        assert len(drawn.stdout.splitlines()) == 5
     monkeypatch.setattr("truenorm.cli.sample.WORDS_AT_ONCE", 2)
-    assert len(CliRunner().invoke(commands, ["sample", out, "--count", "5"]).output.splitlines()) == 5
+    assert len(CliRunner().invoke(commands, ["sample", out, "--count", "5"]).stdout.splitlines()) == 5
     monkeypatch.undo()
     words.rename(words.with_suffix(".gone"))
     assert CliRunner().invoke(commands, ["sample", out, "--count", "5"]).output == drawn.output  # needs no data

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools import students
+from tools import students, words
 
 from truenorm.lab import data, table
 from truenorm.lab.data import Alphabet, Batches, Examples
@@ -23,6 +23,16 @@ def test_the_census_lists() -> None:
     assert [genders[names.index(name)] for name in ("mary", "john", "kim", "robin", "leslie")] == [0, 1, 0, 0, 0]
     assert len(data.surnames()) == 88799
     assert data.surnames()[0] == "smith"
+
+
+def test_the_words_are_a_list_for_the_character_network() -> None:
+    found = data.read_words(data.WORDS_FILE)
+    assert found == sorted(set(found))
+    assert len(found) > 4000
+    assert data.Alphabet.of(found).characters == tuple("abcdefghijklmnopqrstuvwxyz")
+    assert {"and", "the", "sequence"} <= set(found)
+    some = words.words("arg*.py")
+    assert len(set(found) & set(some)) > 0.8 * len(some) > 0  # every version of Python has other docstrings
 
 
 def test_the_tool_makes_the_students_again() -> None:
@@ -52,11 +62,12 @@ def test_batches_depend_only_on_the_seed_and_the_step() -> None:
 
 def test_inputs_are_standardized_over_the_training_set_alone() -> None:
     train, other = np.random.default_rng(1).normal(7, 3, (2500, 4)), np.full((3, 4), 7.0)
-    scaled, scaled_other = table.standardize(train, other)
+    scale = table.Scale.of(train)
+    scaled, scaled_other = scale.apply(train), scale.apply(other)
     np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-12)
     np.testing.assert_allclose(scaled.std(0), 1, rtol=1e-12)
     np.testing.assert_allclose(scaled_other, (other - train.mean(0)) / train.std(0), rtol=1e-12)
-    assert not table.standardize(np.full((5, 1), 3.0))[0].any()
+    assert not table.Scale.of(np.full((5, 1), 3.0)).apply(np.full((5, 1), 3.0)).any()
 
 
 def test_errors_in_a_table_name_the_line(tmp_path: Path) -> None:

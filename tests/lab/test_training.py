@@ -52,7 +52,8 @@ def test_tables_of_classes_and_of_numbers(tmp_path: Path) -> None:
         else:
             assert metrics.accuracy is None
             assert metrics.loss < 0.2  # of the variance
-            assert metrics.rmse == pytest.approx(np.sqrt(metrics.loss) * trainer.data.target_std)
+            assert trainer.data.columns is not None
+            assert metrics.rmse == pytest.approx(np.sqrt(metrics.loss) * trainer.data.columns.target_std)
 
 
 def test_students_need_a_scale_or_a_norm() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from truenorm.cli import Command
 from truenorm.explanation.terminal import printable
 from truenorm.lab import run
+from truenorm.lab.history import read_history
 from truenorm.lab.sampling import Statistics, generate, reestimate
 
 WORDS_AT_ONCE = 1024  # so that any --count takes the same memory, and can be interrupted
@@ -37,6 +38,9 @@ WORDS_AT_ONCE = 1024  # so that any --count takes the same memory, and can be in
 )
 def command(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> None:
     """Generate words with the network of RUN, a directory that `truenorm train --task words` wrote."""
+    problem = read_history(directory).problem()
+    if problem is not None:
+        click.echo(f"{problem} Its words are worth little.", err=True)
     for word in _words(directory, count, temperature, seed, statistics):
         click.echo(printable(word))
 

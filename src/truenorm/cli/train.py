@@ -15,14 +15,14 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from truenorm.cli import Command
 from truenorm.cli.diagnostics_table import diagnostics_table
+from truenorm.cli.grouped import GroupedCommand, options_of
 from truenorm.cli.signals import STOPPED, StopSignals
 from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
 from truenorm.lab import run
 from truenorm.lab.blas import one_blas_thread
-from truenorm.lab.config import STUDENTS, Config, Task, make_config
+from truenorm.lab.config import LISTS, STUDENTS, Config, Task, make_config
 from truenorm.lab.layers import StatisticsOver
 from truenorm.lab.networks import ActivationName, DTypeName, NormAt, NormName
 from truenorm.lab.optimizers import OptimizerName, Schedule
@@ -44,94 +44,113 @@ def _choice(of: Any) -> click.Choice[str]:
     return click.Choice(get_args(of))
 
 
+data, network, norm, optimisation, output = map(options_of, ("Data", "Network", "Norm", "Optimisation", "Output"))
+
+
 @click.command(
-    cls=Command,
+    cls=GroupedCommand,
     epilog="""\b
-Examples:
-  truenorm train --data surnames --out runs/surnames
+Try first:
+  truenorm train --out runs/names                           # 5,163 first names, a few seconds
+  truenorm sample runs/names                                # new names
+  truenorm train --norm none --init-scale 0.02 --out runs/none
+  truenorm report runs/names runs/none --open               # both runs side by side
+
+\b
+More examples:
+  truenorm train --data surnames --watch --out runs/surnames
   truenorm train --data words.txt --norm none --steps 20000 --out runs/plain
   truenorm train --task gender --statistics-over all --max-length 44 --out runs/all
   truenorm train --task table --data wine.csv --target class --out runs/wine
   truenorm train --task table --data students --raw --norm none --out runs/raw
   truenorm train --resume --out runs/surnames
+  truenorm train --extend 5000 --out runs/names
 
 A CSV file has a header, commas, and numbers in every column but the target. A target with up to 20 different values
-holds classes. The table students comes with truenorm: cgpa, iq, and whether a student was placed.
+holds classes. The table students comes with truenorm: cgpa, iq, and whether a student was placed. So do the lists
+names (first names), surnames, and words (English).
 
-During training you see the loss of the last batches and the loss of up to 1,024 held-out examples. The final result is
-computed over all examples.
+During training you see the loss of the last batches and the loss of the held-out examples. If there are more than
+1,024 of them, it is the loss of a sample of 1,024, and is called so. The final result is computed over all examples.
 
 --watch shows for each layer: a histogram of its output from -3 to 3, with mean and std; saturated: the share of an
 activation's outputs where its gradient vanishes; update: the size of a step relative to the std of the weights (about
 1e-3 is healthy); drift: how far the layer's input has moved since the first report; lag: how far the running means are
-from those of the last batch. metrics.jsonl holds the same numbers.
+from those of the last batch. metrics.jsonl holds the same numbers, and truenorm report draws them.
 """,
 )
-@click.option("--out", type=_Directory(file_okay=False, path_type=Path), required=True, help="Directory of the run.")
-@click.option(
-    "--resume", is_flag=True, help="Continue the run in --out with its own options. Only --watch may be added."
-)
-@click.option(
+@data(
     "--task",
     type=_choice(Task),
     help="Predict the next character of words, the gender of first names, or a column of a table.  [default: words]",
 )
-@click.option(
+@data(
     "--data",
-    help="A file (one word a line, or a CSV for --task table), or names or surnames, or students for --task table.  "
-    "[default: names]",
+    help="A file (one word a line, or a CSV for --task table), or names, surnames or words, or students for "
+    "--task table.  [default: names]",
 )
-@click.option("--target", help="Column of the CSV file to predict.  [default: placed for students]")
-@click.option(
+@data("--target", help="Column of the CSV file to predict.  [default: placed for students]")
+@data(
     "--standardize/--raw",
     default=None,
     help="Scale the columns of a table to mean 0 and std 1, or not.  [default: standardize]",
 )
-@click.option("--norm", type=_choice(NormName), help="Normalization of the hidden layers.  [default: batch]")
-@click.option("--norm-at", type=_choice(NormAt), help="Normalize before or after the activation.  [default: before]")
-@click.option(
+@data("--max-length", type=int, help="Pad the names of --task gender to this length.  [default: the longest]")
+@data("--block", type=int, help="Number of previous characters that the network sees.  [default: 3]")
+@data("--batch", type=int, help="Batch size.  [default: 32; gender: 64]")
+@network("--embedding", type=int, help="Size of a character embedding.  [default: 2; gender: 16]")
+@network("--heads", type=int, help="Attention heads, for --task gender.  [default: 2]")
+@network("--hidden", type=int, help="Size of the hidden layers.  [default: 100; gender: 64; table: 32]")
+@network("--depth", type=int, help="Number of hidden layers.  [default: 1]")
+@network("--activation", type=_choice(ActivationName), help="Activation function.  [default: tanh]")
+@network("--dropout", type=float, help="Dropout probability of the hidden layers.  [default: 0]")
+@network("--init-scale", type=float, help="Multiplies the initial weights of the hidden layers.  [default: 1]")
+@network("--dtype", type=_choice(DTypeName), help="Floating point type.  [default: float32]")
+@norm("--norm", type=_choice(NormName), help="Normalization of the hidden layers.  [default: batch]")
+@norm("--norm-at", type=_choice(NormAt), help="Normalize before or after the activation.  [default: before]")
+@norm(
     "--statistics-over",
     type=_choice(StatisticsOver),
     help="Take the statistics of --task gender over the valid positions, or over all, padding included.  "
     "[default: valid]",
 )
-@click.option("--groups", type=int, help="Number of groups, for --norm group.  [default: 4]")
-@click.option("--ddof", type=int, help="1: divide by n - 1 in the variance.  [default: 0]")
-@click.option("--batch", type=int, help="Batch size.  [default: 32; gender: 64]")
-@click.option("--block", type=int, help="Number of previous characters that the network sees.  [default: 3]")
-@click.option("--max-length", type=int, help="Pad the names of --task gender to this length.  [default: the longest]")
-@click.option("--embedding", type=int, help="Size of a character embedding.  [default: 2; gender: 16]")
-@click.option("--heads", type=int, help="Attention heads, for --task gender.  [default: 2]")
-@click.option("--hidden", type=int, help="Size of the hidden layers.  [default: 100; gender: 64; table: 32]")
-@click.option("--depth", type=int, help="Number of hidden layers.  [default: 1]")
-@click.option("--activation", type=_choice(ActivationName), help="Activation function.  [default: tanh]")
-@click.option("--dropout", type=float, help="Dropout probability of the hidden layers.  [default: 0]")
-@click.option("--init-scale", type=float, help="Multiplies the initial weights of the hidden layers.  [default: 1]")
-@click.option("--optimizer", type=_choice(OptimizerName), help="Optimizer.  [default: sgd; gender, table: adam]")
-@click.option("--momentum", type=float, help="Momentum of --optimizer sgd.  [default: 0]")
-@click.option("--lr", type=float, help="Learning rate.  [default: 0.1; gender, table: 0.01]")
-@click.option(
+@norm("--groups", type=int, help="Number of groups, for --norm group.  [default: 4]")
+@norm("--ddof", type=int, help="1: divide by n - 1 in the variance.  [default: 0]")
+@optimisation("--lr", type=float, help="Learning rate.  [default: 0.1; gender, table: 0.01]")
+@optimisation("--steps", type=int, help="Number of training steps.  [default: 10000; gender: 1000; table: 2000]")
+@optimisation("--optimizer", type=_choice(OptimizerName), help="Optimizer.  [default: sgd; gender, table: adam]")
+@optimisation("--momentum", type=float, help="Momentum of --optimizer sgd.  [default: 0]")
+@optimisation(
     "--schedule",
     type=_choice(Schedule),
     help="Learning rate schedule. step: a tenth for the second half; cosine: decays to 0.  "
     "[default: step; gender, table: cosine]",
 )
-@click.option("--steps", type=int, help="Number of training steps.  [default: 10000; gender: 1000; table: 2000]")
-@click.option("--seed", type=int, help="Seed of the random numbers.  [default: 0]")
-@click.option("--dtype", type=_choice(DTypeName), help="Floating point type.  [default: float32]")
-@click.option("--watch", is_flag=True, help="Show diagnostics of every layer during training.")
+@optimisation("--seed", type=int, help="Seed of the random numbers.  [default: 0]")
+@output("--out", type=_Directory(file_okay=False, path_type=Path), required=True, help="Directory of the run.")
+@output("--resume", is_flag=True, help="Continue the run in --out with its own options. Only --watch may be added.")
+@output(
+    "--extend",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Continue the complete run in --out for N more steps, with the learning rates of a run of that many steps.",
+)
+@output("--watch", is_flag=True, help="Show diagnostics of every layer during training.")
 @one_blas_thread()
-def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
+def command(out: Path, resume: bool, extend: int | None, watch: bool, **options: Any) -> int:
     """Train a small network with hand-written backpropagation.
 
     Press Ctrl-C to stop: the run is saved, and --resume continues it.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    if resume and given:
+    if resume and extend:
+        raise click.UsageError("Give --resume or --extend, not both. An interrupted extension is resumed.")
+    if (resume or extend) and given:
+        option = f"--{next(iter(given)).replace('_', '-')}"
         raise click.UsageError(
-            f"--resume: takes no other options than --out and --watch, got --{next(iter(given)).replace('_', '-')}."
+            f"--{'resume' if resume else 'extend'}: takes no other options than --out and --watch, got {option}."
         )
-    config = run.read_config(out) if resume else _config(given)
+    config = run.read_config(out) if resume or extend else _config(given)
     again = f"truenorm train --resume --out {printable(shlex.quote(str(out)))}"
     stop = StopSignals(f"Stopped within a step. To continue from the last checkpoint: {again}")
 
@@ -140,8 +159,10 @@ def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
         stop.expect_steps()
 
     try:
-        with stop, (watched if watch else progress)(config.steps) as on_report:
-            if resume:
+        with stop, (watched if watch else progress)(config.steps + (extend or 0)) as on_report:
+            if extend:
+                result = run.extend(out, extend, on_report, stop.should_stop, on_start)
+            elif resume:
                 result = run.resume(out, on_report, stop.should_stop, on_start)
             else:
                 result = run.start(out, config, on_report, stop.should_stop, on_start)
@@ -161,8 +182,8 @@ def command(out: Path, resume: bool, watch: bool, **options: Any) -> int:
 def _config(given: dict[str, Any]) -> Config:
     """The configuration, with an absolute path to the data: a run can be resumed from another directory."""
     if given.get("data") == "":
-        raise click.UsageError("--data: must be the name of a file, names, surnames or students, got ''.")
-    if given.get("data") not in (None, "names", "surnames", STUDENTS):
+        raise click.UsageError("--data: must be the name of a file, names, surnames, words or students, got ''.")
+    if given.get("data") not in (None, *LISTS, STUDENTS):
         given |= {"data": str(Path(given["data"]).absolute())}
     return make_config(given)
 
@@ -185,8 +206,11 @@ def show_result(result: run.Report, out: Path, config: Config) -> None:
             "Try a lower --lr, --norm batch, another --init-scale, or more --steps."
         )
     click.echo(f"{result['steps']} steps, {result['parameters']} parameters. Saved in {printable(str(out))}.")
-    if config.task == "words":
-        click.echo(f"To generate words: truenorm sample {printable(str(out))}")
+    directory = printable(shlex.quote(str(out)))
+    click.echo(f"To see the run: truenorm report {directory}")
+    if baseline["beaten"]:  # what a network says that has learned nothing would only mislead
+        use = "To generate words: truenorm sample" if config.task == "words" else "To use it: truenorm predict"
+        click.echo(f"{use} {directory}{'' if config.task == 'words' else ' FILE.csv'}")
 
 
 class _StatusLine:
@@ -202,7 +226,13 @@ class _StatusLine:
         taken, seconds = step - self.first[0], now - self.first[1]
         accuracy = f"  accuracy {report['accuracy']:.1%}" if "accuracy" in report and self.width >= 100 else ""
         speed = f"  {taken / seconds:.0f} steps/s" if taken and seconds and self.width >= 80 else ""
-        return f"loss {report['loss']:.4f}  held out {report['held_out']:.4f}{accuracy}{speed}"
+        return f"loss {report['loss']:.4f}  {held_out_name(report)} {report['held_out']:.4f}{accuracy}{speed}"
+
+
+def held_out_name(report: run.Report) -> str:
+    """What the held-out loss of a report is the loss of. Only the result is always that of all held-out examples."""
+    evaluated, of = report["held_out_examples"]
+    return "held out" if evaluated == of else "held-out sample"
 
 
 @contextmanager

@@ -13,8 +13,11 @@ from truenorm.lab.optimizers import OptimizerName, Schedule
 
 Task = Literal["words", "gender", "table"]
 STUDENTS = "students"  # the table that comes with the lab
+LISTS = ("names", "surnames", "words")  # the lists of words that come with it
 MAX_SIZE = 10**6  # what fits into memory is estimated for all sizes together, see `lab.memory`
 MAX_DEPTH = 1000  # with more layers a report would take seconds
+
+_Steps = Annotated[int, Field(ge=1, le=10**12)]
 
 
 class Config(BaseModel):
@@ -45,9 +48,10 @@ class Config(BaseModel):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     lr: float = Field(default=0.1, gt=0, allow_inf_nan=False)
     schedule: Schedule = "step"
-    steps: int = Field(default=10_000, ge=1, le=10**12)
+    steps: _Steps = 10_000
     seed: int = Field(default=0, ge=0, lt=2**63)
     dtype: DTypeName = "float32"
+    extended_at: tuple[_Steps, ...] = ()  # the numbers of steps that the run had before it was extended
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -63,7 +67,23 @@ class Config(BaseModel):
             raise ValueError(f"--data: --task gender has its own data, got {self.data!r}. Leave --data out.")
         if self.task == "gender" and self.embedding % self.heads:
             raise ValueError(f"--heads: must divide --embedding {self.embedding}, got {self.heads}.")
+        if [*self.extended_at, self.steps] != sorted({*self.extended_at, self.steps}):
+            raise ValueError(f"extended_at: increasing numbers below the {self.steps} steps, got {self.extended_at}.")
         return self
+
+    def extended(self, steps: int) -> Config:
+        """The same run with more steps."""
+        try:
+            return Config(
+                **self.model_dump() | {"steps": self.steps + steps, "extended_at": (*self.extended_at, self.steps)}
+            )
+        except ValidationError:
+            raise ValueError(f"--extend: a number of steps from 1 to {10**12 - self.steps}, got {steps}.") from None
+
+    def saved(self) -> dict[str, Any]:
+        """What the files of a run hold. A run that was never extended holds no `extended_at`, as older ones do not."""
+        options = self.model_dump()
+        return options if self.extended_at else {name: options[name] for name in options if name != "extended_at"}
 
     def for_network(self) -> ModelConfig:
         """The options that describe the network."""

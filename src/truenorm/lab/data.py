@@ -22,6 +22,7 @@ from truenorm.lab.text_file import read_text
 Array = NDArray[Any]
 BOUNDARY = 0  # the token before and after a word, and in padding
 PREFETCH = 4096  # examples that are drawn at once
+WORDS_FILE = Path(__file__).with_name("words.txt")  # English words, made by tools/words.py
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
     layers        mean, std and histogram of a layer's output; for activations also `saturated`, the share of outputs
                   where the gradient vanishes: |tanh| > 0.97, sigmoid within 0.015 of 0 or 1, ReLU and GELU at 0
-    updates       std of a parameter's gradient; `update`, lr · that / std of the parameter: about 1e-3 is healthy
+    updates       std and Euclidean norm of a parameter's gradient; `update`, lr · std / std of the parameter: about
+                  1e-3 is healthy
     inputs        mean and std of the input of each linear layer
     drift         how far these have moved since the first report, in units of the first std
     running_lag   how far the running means are from those of the last batch, in units of the running std
+    running       mean and std of the first CHANNELS channels: of the last batch, and running
 
 Each report runs one forward pass over up to PROBE_EXAMPLES held-out examples.
 """
@@ -23,6 +25,7 @@ from truenorm.lab.networks import Network
 
 Array = NDArray[Any]
 PROBE_EXAMPLES = 128
+CHANNELS = 4
 BINS, LIMIT = 20, 3.0  # of histograms, from -LIMIT to LIMIT; values beyond are counted in the outermost bins
 
 Diagnostics = dict[str, Any]
@@ -50,6 +53,7 @@ def compute_diagnostics(
         "inputs": inputs,
         "drift": {name: _shift(now, (first_inputs or inputs)[name]) for name, now in inputs.items()},
         "running_lag": _running_lag(network),
+        "running": _running(network),
     }
 
 
@@ -90,6 +94,7 @@ def _updates(network: Network, lr: float) -> Diagnostics:
     return {
         name: {
             "gradient": float(gradients[name].std()),
+            "norm": float(np.linalg.norm(gradients[name])),
             "update": float(lr * gradients[name].std() / max(float(value.std()), 1e-12)),
         }
         for name, value in network.parameters.items()
@@ -108,3 +113,23 @@ def _running_lag(network: Network) -> dict[str, float]:
             gap = np.abs(layer.batch_moments.mean - layer.running.mean) / np.sqrt(layer.running.var + layer.norm.eps)
             lag[name] = float(gap.mean())
     return lag
+
+
+def _running(network: Network) -> Diagnostics:
+    """Both statistics as they would be used: the variance of the batch is divided by n, the running one by n - 1."""
+    found = {}
+    for name, layer in network.layers.items():
+        if isinstance(layer, Normalize) and layer.running is not None and layer.batch_moments is not None:
+            batch, running = layer.batch_moments, layer.running
+            found[name] = {
+                "batch_mean": _first(batch.mean),
+                "batch_std": _first(np.sqrt(batch.var())),
+                "running_mean": _first(running.mean),
+                "running_std": _first(np.sqrt(running.var)),
+            }
+    return found
+
+
+def _first(channels: Array) -> list[float]:
+    """The first channels, with the digits that a chart can show."""
+    return [float(f"{value:.5g}") for value in channels.reshape(-1)[:CHANNELS]]

@@ -100,6 +100,16 @@ class RunDirectory:
             os.fsync(self._own[METRICS])
         os.close(self._replace(name, content, durable=durable))
 
+    def remove(self, name: str) -> None:
+        """Remove a file, if there is one. After a power failure it is either there or not."""
+        self._check_own()
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._directory)
+            _sync_directory(self._directory)
+        except OSError as error:
+            raise self._named(error, name) from None
+
     def open_metrics(self, content: bytes) -> None:
         """Replace the metrics by this content and keep the file open, for `append_metrics`."""
         self._own[METRICS] = self._replace(METRICS, content)

@@ -23,6 +23,7 @@ from truenorm.lab.config import Config
 from truenorm.lab.data import Alphabet
 from truenorm.lab.directory import METRICS, RunDirectory
 from truenorm.lab.networks import Network
+from truenorm.lab.table import Columns
 from truenorm.lab.training import TaskData, Trainer, make_character_network, prepare, restore_network
 
 REPORTS = 100  # in a run
@@ -39,6 +40,14 @@ class Stopped(Exception):  # noqa: N818  (not an error)
 
     def __init__(self, step: int) -> None:
         super().__init__(f"stopped and saved after step {step}")
+        self.step = step
+
+
+class Diverged(ValueError):  # noqa: N818  (bad input: the learning rate)
+    """The loss is no longer finite after `step`. The run cannot go on: resumed, it diverges again."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(f"step {step}: training diverged, the loss is {loss}. Choose a lower --lr.")
         self.step = step
 
 
@@ -91,11 +100,11 @@ def resume(
     on_start: Callable[[TaskData], None] = _ignore,
 ) -> Report:
     """Train the remaining steps of a run and return its result; of a complete run, only return the result."""
-    with _open(directory) as files:
-        config = _config(files)
+    with open_run(directory) as files:
+        config = stored_config(files)
         files.lock()
         if files.holds(RESULT):
-            return _result(files, config)
+            return stored_result(files, config)
         if files.holds(CHECKPOINT):
             trainer, metadata = _load(files, config)
             loss, metrics = _MeanLoss(*metadata["mean_loss"]), files.read_metrics(*metadata["metrics"])
@@ -106,38 +115,74 @@ def resume(
         return _train(files, trainer, loss, on_report, should_stop)
 
 
+@ignore_floating_point_errors
+def extend(
+    directory: Path,
+    steps: int,
+    on_report: Callable[[Report], None],
+    should_stop: Callable[[], bool],
+    on_start: Callable[[TaskData], None] = _ignore,
+) -> Report:
+    """Train a complete run for more steps and return its new result.
+
+    The learning rates of these steps are those of a run that has the larger number of steps from the start. The old
+    result is removed first: if the process is killed at any time, `resume` continues what was begun.
+    """
+    with open_run(directory) as files:
+        before = stored_config(files)
+        files.lock()
+        config = before.extended(steps)
+        trainer, metadata = _load(files, config)
+        if trainer.step < before.steps:
+            raise ValueError(
+                f"{directory}: --extend needs a complete run, got one after step {trainer.step} of {before.steps}. "
+                "Pass --resume first."
+            )
+        metrics = files.read_metrics(*metadata["metrics"])
+        on_start(trainer.data)
+        files.remove(RESULT)
+        files.write(CONFIG, _encoded(config))
+        files.open_metrics(metrics)
+        return _train(files, trainer, _MeanLoss(), on_report, should_stop)
+
+
 def load(directory: Path) -> Trainer:
     """The trainer of a run, restored from its last checkpoint. Reads the data."""
-    with _open(directory) as files:
-        return _load(files, _config(files))[0]
+    with open_run(directory) as files:
+        return _load(files, stored_config(files))[0]
 
 
 def load_words(directory: Path) -> tuple[Config, Network, Alphabet]:
     """Config, network and alphabet of a run of --task words, from its last checkpoint. Does not read the data."""
-    with _open(directory) as files:
-        config = _config(files)
-        if config.task != "words":
-            raise ValueError(f"{directory}: needs a run of --task words, got one of --task {config.task}.")
-        arrays, metadata = _checkpoint(files, config)
+    config, arrays, metadata = read_checkpoint(directory)
+    if config.task != "words":
+        raise ValueError(f"{directory}: needs a run of --task words, got one of --task {config.task}.")
     alphabet = Alphabet(tuple(metadata["alphabet"] or ()))
     network = make_character_network(config, alphabet, np.random.default_rng(0))
     restore_network(network, arrays, metadata)
     return config, network, alphabet
 
 
+def read_checkpoint(directory: Path) -> tuple[Config, dict[str, Any], dict[str, Any]]:
+    """Config, arrays and metadata of the last checkpoint. Does not read the data."""
+    with open_run(directory) as files:
+        config = stored_config(files)
+        return config, *_checkpoint(files, config)
+
+
 def read_config(directory: Path) -> Config:
-    with _open(directory) as files:
-        return _config(files)
+    with open_run(directory) as files:
+        return stored_config(files)
 
 
-def _open(directory: Path) -> RunDirectory:
+def open_run(directory: Path) -> RunDirectory:
     try:
         return RunDirectory(directory)
     except FileNotFoundError:
         raise ValueError(f"{directory}: not the directory of a run, it does not exist.") from None
 
 
-def _config(files: RunDirectory) -> Config:
+def stored_config(files: RunDirectory) -> Config:
     try:
         return Config(**checkpoint.decode_json(files.read(CONFIG), str(files.path / CONFIG)))
     except FileNotFoundError:
@@ -147,7 +192,7 @@ def _config(files: RunDirectory) -> Config:
 
 
 def _encoded(config: Config) -> bytes:
-    return checkpoint.encode_json(config.model_dump())
+    return checkpoint.encode_json(config.saved())
 
 
 _Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -164,6 +209,7 @@ class _Metadata(BaseModel):
     step: _Count
     config: dict[str, Any]
     alphabet: list[str] | None
+    columns: Columns | None = None
     data: str
     running: dict[str, _Counts]
     first_inputs: dict[str, tuple[float, float]] | None
@@ -204,7 +250,7 @@ def _checkpoint(files: RunDirectory, config: Config) -> tuple[dict[str, Any], di
         raise ValueError(
             f"{files.path}: the checkpoint is not of this version of truenorm ({where!r} differs)."
         ) from None
-    if metadata["config"] != config.model_dump():
+    if not _belongs_to(metadata["config"], config):
         raise ValueError(f"{files.path}: the checkpoint belongs to another config.json.")
     if metadata["step"] > config.steps:
         raise ValueError(
@@ -212,6 +258,16 @@ def _checkpoint(files: RunDirectory, config: Config) -> tuple[dict[str, Any], di
             "Start a new run."
         )
     return arrays, metadata
+
+
+def _belongs_to(saved: dict[str, Any], config: Config) -> bool:
+    """Whether a checkpoint was saved by the run with this configuration, or before it was extended."""
+    try:
+        then = Config(**saved)
+    except (ValidationError, TypeError):
+        return False
+    now = then.model_copy(update={"steps": config.steps, "extended_at": config.extended_at})
+    return now == config and then.steps in (*config.extended_at, config.steps)
 
 
 def _load(files: RunDirectory, config: Config) -> tuple[Trainer, dict[str, Any]]:
@@ -223,7 +279,7 @@ def _load(files: RunDirectory, config: Config) -> tuple[Trainer, dict[str, Any]]
     return trainer, metadata
 
 
-def _result(files: RunDirectory, config: Config) -> Report:
+def stored_result(files: RunDirectory, config: Config) -> Report:
     file = files.read(RESULT)
     found = checkpoint.decode_json(file, str(files.path / RESULT))
     if isinstance(found, dict) and checkpoint.is_intact(file, found.get("digest"), _encoded(config)):
@@ -259,7 +315,7 @@ def _train(
 
     while trainer.step < config.steps:
         loss = trainer.train_step()
-        _check_finite(trainer, loss)
+        _check_finite(files, trainer, loss)
         mean_loss.add(loss)
         if trainer.step % every == 0 or trainer.step == config.steps:
             on_report(_report(files, trainer, mean_loss))
@@ -273,7 +329,7 @@ def _train(
     train, held_out = (
         trainer.evaluate(examples, on_batch=stop_if_asked) for examples in (trainer.data.train, trainer.data.held_out)
     )
-    _check_finite(trainer, train.loss, held_out.loss)
+    _check_finite(files, trainer, train.loss, held_out.loss)
     baseline = trainer.data.baseline_loss()
     result = {
         "steps": trainer.step,
@@ -287,15 +343,18 @@ def _train(
     return result
 
 
-def _check_finite(trainer: Trainer, *losses: float) -> None:
+def _check_finite(files: RunDirectory, trainer: Trainer, *losses: float) -> None:
+    """Raise `Diverged` if a loss is not finite. The last line of the metrics says so, too."""
     for loss in losses:
         if not math.isfinite(loss):
-            raise ValueError(f"step {trainer.step}: training diverged, the loss is {loss}. Choose a lower --lr.")
+            files.append_metrics(checkpoint.encode_line({"step": trainer.step, "diverged": True}))
+            raise Diverged(trainer.step, loss)
 
 
 def _report(files: RunDirectory, trainer: Trainer, mean_loss: _MeanLoss) -> Report:
     held_out = trainer.evaluate(trainer.data.held_out, REPORT_EXAMPLES)
     report: Report = {"step": trainer.step, "loss": mean_loss.total / mean_loss.count, "held_out": held_out.loss}
+    report["held_out_examples"] = [min(len(trainer.data.held_out), REPORT_EXAMPLES), len(trainer.data.held_out)]
     if held_out.accuracy is not None:
         report["accuracy"] = held_out.accuracy
     if held_out.rmse is not None:

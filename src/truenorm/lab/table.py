@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, FiniteFloat, model_validator
 
 from truenorm.core.norm import batch
 from truenorm.engine import measure, merge
 from truenorm.lab.text_file import csv_rows, read_text
 
 Array = NDArray[Any]
+Row = tuple[int, list[str]]  # the number of a line, and its cells
 # A numeric target has classes if it has at most so many different values, each at least twice on average.
 MAX_NUMERIC_CLASSES = 20
 MAX_NAMES = 20  # of columns in a message
@@ -39,7 +41,7 @@ class Table:
 
 def read_csv(path: Path, target: str) -> Table:
     """Read and check a table. Errors name the line and the column."""
-    header, rows = _read(path)
+    header, rows = read_rows(read_text(path), str(path))
     if target not in header:
         names = " ".join(", ".join(header[:MAX_NAMES]).split())  # a quoted name may have several lines
         names += ", ..." if len(header) > MAX_NAMES else ""
@@ -53,22 +55,30 @@ def read_csv(path: Path, target: str) -> Table:
     if len(rows) < 4:
         raise ValueError(f"{path}: needs at least four rows below the header, got {len(rows)}.")
     at = header.index(target)
-    columns = tuple(name for name in header if name != target)
-
-    def cell_error(line: int, name: str, expected: str, got: str) -> ValueError:
-        return ValueError(f"{path}: column {name!r} needs {expected}, got {got!r} in line {line}.")
-
-    features = np.empty((len(rows), len(columns)))
-    for row, (line, cells) in zip(features, rows, strict=True):
+    for line, cells in rows:
         if len(cells) != len(header):
             raise ValueError(f"{path}: each row needs {len(header)} cells, got {len(cells)} in line {line}.")
-        others = cells[:at] + cells[at + 1 :]
-        row[:] = values = [_number(cell) for cell in others]
-        for name, value, cell in zip(columns, values, others, strict=True):
-            if not -MAX_NUMBER <= value <= MAX_NUMBER:
-                raise cell_error(line, name, IN_RANGE if math.isfinite(value) else "finite numbers", cell)
+    columns = tuple(name for name in header if name != target)
+    features = numbers_of(header, rows, columns, str(path))
     target_cells = [(line, cells[at].strip()) for line, cells in rows]
-    return Table(columns, features, *_targets(target_cells, partial(cell_error, name=target)))
+    return Table(columns, features, *_targets(target_cells, partial(_cell_error, str(path), name=target)))
+
+
+def numbers_of(header: Sequence[str], rows: Sequence[Row], columns: Sequence[str], name: str) -> Array:
+    """The numbers in these columns of a table. `name` is that of the file, for messages."""
+    places = [header.index(column) for column in columns]
+    numbers = np.empty((len(rows), len(columns)))
+    for row, (line, cells) in zip(numbers, rows, strict=True):
+        row[:] = values = [_number(cells[place]) for place in places]
+        for column, value, place in zip(columns, values, places, strict=True):
+            if not -MAX_NUMBER <= value <= MAX_NUMBER:
+                expected = IN_RANGE if math.isfinite(value) else "finite numbers"
+                raise _cell_error(name, line=line, name=column, expected=expected, got=cells[place])
+    return numbers
+
+
+def _cell_error(path: str, *, line: int, name: str, expected: str, got: str) -> ValueError:
+    return ValueError(f"{path}: column {name!r} needs {expected}, got {got!r} in line {line}.")
 
 
 def _targets(
@@ -99,11 +109,11 @@ def _targets(
     return indices, classes
 
 
-def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def read_rows(text: str, name: str) -> tuple[list[str], list[Row]]:
     """The header, and the rows with their line numbers. Blank lines are skipped."""
-    lines = list(csv_rows(read_text(path), str(path)))
+    lines = list(csv_rows(text, name))
     if not lines:
-        raise ValueError(f"{path}: needs a header and rows, got an empty file.")
+        raise ValueError(f"{name}: needs a header and rows, got an empty file.")
     return lines[0][1], lines[1:]
 
 
@@ -114,15 +124,52 @@ def _number(cell: str) -> float:
         return math.nan
 
 
-def standardize(train: Array, *others: Array, chunk: int = 1024) -> list[Array]:
-    """Scale columns to mean 0 and std 1 over the training set. Its moments are measured in chunks and merged."""
-    chunks = [measure(train[start : start + chunk], batch()) for start in range(0, len(train), chunk)]
-    moments = merge(*chunks)
-    std = np.sqrt(moments.var())
-    return [(one - moments.mean) / np.where(std > 0, std, 1.0) for one in (train, *others)]
+@dataclass(frozen=True)
+class Scale:
+    """Scales columns to mean 0 and std 1. Of a constant column, only the mean is subtracted."""
+
+    mean: Array
+    std: Array
+
+    @classmethod
+    def of(cls, train: Array, chunk: int = 1024) -> Scale:
+        """The scale of a training set. Its moments are measured in chunks and merged."""
+        moments = merge(*(measure(train[start : start + chunk], batch()) for start in range(0, len(train), chunk)))
+        std = np.sqrt(moments.var())
+        return cls(moments.mean, np.where(std > 0, std, 1.0))
+
+    def apply(self, x: Array) -> Array:
+        scaled: Array = (x - self.mean) / self.std
+        return scaled
 
 
-def standardize_targets(train: Array, *others: Array) -> tuple[list[Array], float]:
-    """Scale targets to mean 0 and std 1 over the training set; also return the std that they were divided by."""
-    scaled = [one[:, 0] for one in standardize(train[:, None], *(one[:, None] for one in others))]
-    return scaled, float(np.sqrt(measure(train[:, None], batch()).var()[0])) or 1.0
+class Columns(BaseModel):
+    """What is needed to predict rows of a table with a trained network. A checkpoint holds it.
+
+    names                     of the features, in the order of the network's inputs
+    mean, std                 by which the features are scaled; None: they are not
+    classes                   of a classification
+    target_mean, target_std   of a regression: its outputs are scaled back
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    names: tuple[str, ...]
+    mean: tuple[FiniteFloat, ...] | None
+    std: tuple[FiniteFloat, ...] | None
+    classes: tuple[str, ...] | None
+    target_mean: FiniteFloat = 0.0
+    target_std: FiniteFloat = 1.0
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if any(scale is not None and len(scale) != len(self.names) for scale in (self.mean, self.std)):
+            raise ValueError("as many means and stds as names")
+        return self
+
+    def inputs(self, features: Array, dtype: str) -> Array:
+        """The inputs of the network."""
+        if self.mean is not None and self.std is not None:
+            features = Scale(np.array(self.mean), np.array(self.std)).apply(features)
+        with np.errstate(over="ignore"):
+            return features.astype(dtype)

@@ -23,6 +23,7 @@ from truenorm.lab import memory, table
 from truenorm.lab.config import STUDENTS, Config
 from truenorm.lab.data import (
     PREFETCH,
+    WORDS_FILE,
     Alphabet,
     Batches,
     Examples,
@@ -49,6 +50,7 @@ from truenorm.lab.optimizers import SGD, Adam, learning_rate
 
 Array = NDArray[Any]
 EVALUATION_BATCH = 4096
+GENDERS = ("female", "male")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class TaskData:
     classification: bool  # else regression
     alphabet: Alphabet | None = None
     class_names: tuple[str, ...] = ()
-    target_std: float | None = None  # of a regression: the targets were divided by it
+    columns: table.Columns | None = None  # of a table
 
     def summary(self) -> str:
         """Sizes and kind of the data, in one line that is safe to print."""
@@ -122,7 +124,7 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> TaskData:
             max_length = config.max_length or max(map(len, words))
             sizes = {
                 "vocab_size": len(alphabet),
-                "classes": 2,
+                "classes": len(GENDERS),
                 "max_length": max_length,
                 "embedding": config.embedding,
                 "heads": config.heads,
@@ -131,7 +133,7 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> TaskData:
             _require_memory(config, size, examples=len(words), example_bytes=16 * max_length)
             train, held_out = split(padded_sequences(words, genders, alphabet, max_length), shuffle)
             network = sequence_classifier(config.for_network(), init, **sizes)
-            return TaskData(train, held_out, network, True, alphabet, ("female", "male"))
+            return TaskData(train, held_out, network, True, alphabet, GENDERS)
         case "table":
             path = table.STUDENTS_FILE if config.data == STUDENTS else Path(config.data)
             if not path.exists():
@@ -142,21 +144,28 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> TaskData:
             size = table_size(config.for_network(), features=features, outputs=outputs)
             _require_memory(config, size, examples=rows, example_bytes=32 * features)
             train, held_out = split(Examples(read.features, read.targets), shuffle, 0.2)
-            if config.standardize:
-                scaled = table.standardize(train.x, held_out.x)
-                train, held_out = Examples(scaled[0], train.targets), Examples(scaled[1], held_out.targets)
-            with np.errstate(over="ignore"):
-                train, held_out = (Examples(one.x.astype(config.dtype), one.targets) for one in (train, held_out))
+            scale = table.Scale.of(train.x) if config.standardize else None
+            target = None if read.classes is not None else table.Scale.of(train.targets[:, None])
+            columns = table.Columns(
+                names=read.columns,
+                mean=None if scale is None else tuple(scale.mean.tolist()),
+                std=None if scale is None else tuple(scale.std.tolist()),
+                classes=read.classes,
+                # A network starts near 0 and learns slowly what is much larger than 1: targets are scaled, too.
+                **({} if target is None else {"target_mean": target.mean.item(), "target_std": target.std.item()}),
+            )
+            train, held_out = (
+                Examples(
+                    columns.inputs(one.x, config.dtype),
+                    one.targets if target is None else target.apply(one.targets[:, None])[:, 0],
+                )
+                for one in (train, held_out)
+            )
             if not (np.isfinite(train.x).all() and np.isfinite(held_out.x).all()):
                 change = "Use --dtype float64." if config.dtype == "float32" else "Rescale its columns."
                 raise ValueError(f"{config.data}: some numbers are too large for {config.dtype}. {change}")
-            target_std = None
-            if read.classes is None:  # a network starts near 0 and learns slowly what is much larger than 1
-                targets, target_std = table.standardize_targets(train.targets, held_out.targets)
-                train, held_out = Examples(train.x, targets[0]), Examples(held_out.x, targets[1])
             network = table_network(config.for_network(), init, features=features, outputs=outputs)
-            classification = read.classes is not None
-            return TaskData(train, held_out, network, classification, None, read.classes or (), target_std)
+            return TaskData(train, held_out, network, target is None, None, read.classes or (), columns)
 
 
 def _require_memory(
@@ -183,9 +192,11 @@ def _words(source: str) -> list[str]:
             return first_names()[0]
         case "surnames":
             return surnames()
+        case "words":
+            return read_words(WORDS_FILE)
         case _:
             if not Path(source).exists():
-                raise ValueError(f"--data: a file, names or surnames, got {source}, which does not exist.")
+                raise ValueError(f"--data: a file, names, surnames or words, got {source}, which does not exist.")
             return read_words(Path(source))
 
 
@@ -247,7 +258,8 @@ class Trainer:
             correct += int((y.argmax(1) == batch.targets).sum()) if self.data.classification else 0
         if self.data.classification:
             return Metrics(total / count, correct / count)
-        return Metrics(total / count, None, math.sqrt(total / count) * (self.data.target_std or 1.0))
+        std = 1.0 if self.data.columns is None else self.data.columns.target_std
+        return Metrics(total / count, None, math.sqrt(total / count) * std)
 
     def diagnostics(self) -> Diagnostics:
         """The diagnostics after the last step."""
@@ -270,8 +282,9 @@ class Trainer:
                 counts[name] = {"batches": running.batches, "skipped": running.skipped}
         metadata = {
             "step": self.step,
-            "config": self.config.model_dump(),
+            "config": self.config.saved(),
             "alphabet": None if self.data.alphabet is None else list(self.data.alphabet.characters),
+            "columns": None if self.data.columns is None else self.data.columns.model_dump(),
             "data": self.data.fingerprint,
             "running": counts,
             "first_inputs": self.first_inputs,
