@@ -28,6 +28,7 @@ COMMANDS = {
     "compare": "Train every combination of some options, on one machine or a cluster.",
     "claims": "Test claims about normalization by experiments.",
     "sample": "Generate words with a network trained by `train`.",
+    "predict": "Predict the rows of a CSV file with a network trained by `train`.",
     "env": "Show versions, engine, threads and missing packages.",
 }
 
