@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "lab": {"core", "engine", "explanation"},
     "torch": {"core", "engine"},
     "page": set(),
-    "cli": {"explanation", "engine", "core", "lab", "page", "torch", ""},
+    "report": {"lab"},
+    "cli": {"explanation", "engine", "core", "lab", "page", "report", "torch", ""},
     "__main__": {"cli"},
     "__init__": {"core", "engine", "explanation"},
 }

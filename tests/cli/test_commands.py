@@ -289,9 +289,9 @@ def test_env_names_versions_engine_threads_and_what_is_missing() -> None:
     text = run("env").stdout
     for name, value in info.items():
         if name not in ("native", "optional", "tensors"):
-            assert f"{name:12} {value}\n" in text
+            assert f"{name:18} {value}\n" in text
     for package, found in info["optional"].items():
-        assert f"{package:12} {found or 'not installed: pip install '}" in text
+        assert f"{package:18} {found or 'not installed: pip install '}" in text
 
 
 def test_a_terminal_without_greek_letters_gets_names() -> None:
@@ -337,11 +337,16 @@ def test_env_says_whether_kernels_read_the_tensors_of_torch(
 ) -> None:
     tnt = pytest.importorskip("truenorm.torch", reason="needs torch: pip install -e '.[torch]'")
     if engine.compiled() is None:
-        assert "tensors      computed by torch operations: the compiled kernels are not" in in_process(capsys, "env")[1]
+        assert (
+            "tensors            computed by torch operations: the compiled kernels are not"
+            in in_process(capsys, "env")[1]
+        )
         return
-    assert "tensors      read by the kernels\n" in in_process(capsys, "env")[1]
+    assert "tensors            read by the kernels\n" in in_process(capsys, "env")[1]
     monkeypatch.setattr(tnt, "kernels_read_tensors", lambda: False)
-    expected = "tensors      computed by torch operations: the kernels cannot read the tensors of this torch version\n"
+    expected = (
+        "tensors            computed by torch operations: the kernels cannot read the tensors of this torch version\n"
+    )
     assert expected in in_process(capsys, "env")[1]
 
 
@@ -350,4 +355,4 @@ def test_env_says_so_where_torch_is_broken(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setitem(sys.modules, "truenorm.torch", None)
     code, out, _ = in_process(capsys, "env")
     assert code == 0
-    assert "tensors      torch cannot be imported: " in out
+    assert "tensors            torch cannot be imported: " in out

@@ -153,7 +153,7 @@ def test_a_run_that_ends_no_better_than_guessing_says_so(tmp_path: Path) -> None
 
 def test_the_help_of_train_is_in_groups() -> None:
     shown = CliRunner().invoke(commands, ["train", "--help"]).output
-    heads = [line for line in shown.splitlines() if re.fullmatch(r" {0,2}\w+( \w+)?:", line)]
+    heads = [line for line in shown.splitlines() if re.fullmatch(r" {0,2}\w+[ \w]*:", line)]
     assert heads == [
         "Data:",
         "Network:",
@@ -161,7 +161,7 @@ def test_the_help_of_train_is_in_groups() -> None:
         "Optimisation:",
         "Output:",
         "Other:",
-        "  Try first:",
+        "  Examples to try first:",
         "  More examples:",
     ]
     groups = dict(

@@ -29,8 +29,10 @@ COMMANDS = {
     "claims": "Test claims about normalization by experiments.",
     "sample": "Generate words with a network trained by `train`.",
     "predict": "Predict the rows of a CSV file with a network trained by `train`.",
+    "report": "Write one HTML file about training runs: losses, layers, gradients.",
     "env": "Show versions, engine, threads and missing packages.",
 }
+REPORT_PACKAGES = ("altair", "vl_convert", "jinja2")  # of the extra `report`; other packages are of `lab`
 
 REPORT = (
     "This is a fault in truenorm. Please report it with the output of 'truenorm env' and of this command with --debug."
@@ -58,7 +60,8 @@ class _Commands(click.Group):
         try:
             found: Command = importlib.import_module(f"truenorm.cli.{name}").command
         except ModuleNotFoundError as error:
-            message = f"{name}: needs the package {error.name!r}. Install it: pip install 'truenorm[lab]'."
+            extra = "report" if error.name in REPORT_PACKAGES else "lab"
+            message = f"{name}: needs the package {error.name!r}. Install it: pip install 'truenorm[{extra}]'."
             raise click.ClickException(message) from None
         return found
 

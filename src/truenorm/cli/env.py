@@ -13,7 +13,15 @@ from truenorm import engine
 from truenorm.cli import Command
 
 # Optional packages, and the extra that installs each.
-OPTIONAL = {"pydantic": "lab", "safetensors": "lab", "names": "lab", "threadpoolctl": "lab", "loky": "lab"} | {
+OPTIONAL = {
+    "pydantic": "lab",
+    "safetensors": "lab",
+    "names": "lab",
+    "threadpoolctl": "lab",
+    "loky": "lab",
+    "altair": "report",
+    "vl-convert-python": "report",
+    "jinja2": "report",
     "distributed": "cluster",
     "torch": "torch",
 }
@@ -38,13 +46,13 @@ def command(as_json: bool) -> None:
         click.echo(json.dumps(info, indent=2))
         return
     for name in ("truenorm", "python", "numpy", "machine", "engine", "threads"):
-        click.echo(f"{name:12} {info[name]}")
-    click.echo(f"{'native':12} {_native_line()}")
+        click.echo(f"{name:18} {info[name]}")
+    click.echo(f"{'native':18} {_native_line()}")
     for package, extra in OPTIONAL.items():
         missing = f"not installed: pip install 'truenorm[{extra}]'"
-        click.echo(f"{package:12} {_version(package) or missing}")
+        click.echo(f"{package:18} {_version(package) or missing}")
     if info["tensors"] is not None:
-        click.echo(f"{'tensors':12} {info['tensors']}")
+        click.echo(f"{'tensors':18} {info['tensors']}")
 
 
 def _version(package: str) -> str | None:

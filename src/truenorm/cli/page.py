@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-import webbrowser
 from errno import EEXIST, ENOENT
 from pathlib import Path
 
 import click
 
 from truenorm.cli import Command
+from truenorm.cli.browser import open_in_browser
 from truenorm.page import is_page, write
 
 NAME = "truenorm.html"
@@ -36,14 +35,5 @@ def command(path: str, no_open: bool) -> None:
         )
     written = write(target)
     click.echo(f"Written: {written} ({written.stat().st_size / 1000:.0f} kB, works offline)")
-    if no_open:
-        return
-    if not (_has_display() and webbrowser.open(written.resolve().as_uri())):
-        click.echo(f"No browser found. Open {written.resolve()} in one.")
-
-
-def _has_display() -> bool:
-    """Whether there is a display. Without one, Python may start a text browser in the terminal."""
-    if sys.platform in ("win32", "darwin"):
-        return True
-    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    if not no_open:
+        open_in_browser(written)

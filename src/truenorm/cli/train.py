@@ -50,7 +50,7 @@ data, network, norm, optimisation, output = map(options_of, ("Data", "Network", 
 @click.command(
     cls=GroupedCommand,
     epilog="""\b
-Try first:
+Examples to try first:
   truenorm train --out runs/names                           # 5,163 first names, a few seconds
   truenorm sample runs/names                                # new names
   truenorm train --norm none --init-scale 0.02 --out runs/none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -125,10 +126,7 @@ ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def make_config(given: Mapping[str, Any]) -> Config:
     """The given options over the task's defaults. An error names the first wrong option as on the command line."""
-    task = given.get("task", "words")
-    defaults = TASK_DEFAULTS.get(task, {})
-    if task == "table" and given.get("data") == STUDENTS:
-        defaults = defaults | {"target": "placed"}
+    defaults = _defaults(given.get("task", "words"), given.get("data"))
     for name, value in given.items():
         if isinstance(value, str) and _is_not_unicode(value):
             raise ValueError(f"{_option(name)}: a name in UTF-8, got {value}. Rename it.")
@@ -168,8 +166,45 @@ def applies(name: str, given: Mapping[str, Any]) -> bool:
         return True
     other, values = ONLY_WITH[name]
     default = Config.model_fields[other].default
-    task: Task = given.get("task", "words")
-    return given.get(other, TASK_DEFAULTS.get(task, {}).get(other, default)) in values
+    defaults = _defaults(given.get("task", "words"), given.get("data"))
+    return given.get(other, defaults.get(other, default)) in values
+
+
+def _defaults(task: Any, data: Any) -> dict[str, Any]:
+    """The defaults of a task that differ from those of `Config`."""
+    target = {"target": "placed"} if task == "table" and data == STUDENTS else {}
+    return TASK_DEFAULTS.get(task, {}) | target
+
+
+def options_of(config: Config) -> dict[str, str]:
+    """The options of a run that have a meaning for it, as on the command line: name -> value."""
+    return {
+        _option(name): str(value)
+        for name, value in config.saved().items()
+        if value is not None and applies(name, config.model_dump())
+    }
+
+
+def command_lines(config: Config, out: str) -> list[list[str]]:
+    """The commands that repeat a run in another directory: how it was started, and each time that it was extended.
+
+    >>> for words in command_lines(make_config({"norm": "layer", "steps": 500}).extended(100), "runs/layer"):
+    ...     print(*words)
+    truenorm train --norm layer --steps 500 --out runs/layer
+    truenorm train --extend 100 --out runs/layer
+    """
+    lengths = [*config.extended_at, config.steps]
+    options = config.model_dump(exclude={"extended_at"}) | {"steps": lengths[0]}
+    defaults = {name: field.default for name, field in Config.model_fields.items()}
+    defaults |= _defaults(config.task, config.data)
+    start = ["truenorm", "train"]
+    for name, value in options.items():
+        if name == "standardize" and not value:
+            start.append("--raw")
+        elif value != defaults[name]:
+            start += [_option(name), str(value)]
+    more = [["truenorm", "train", "--extend", str(b - a)] for a, b in pairwise(lengths)]
+    return [[*line, "--out", out] for line in (start, *more)]
 
 
 def _is_not_unicode(name: str) -> bool:

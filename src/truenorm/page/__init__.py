@@ -82,14 +82,19 @@ def assemble(texts: Mapping[str, str] | None = None) -> str:
 
 
 def write(path: str | os.PathLike[str]) -> Path:
-    """Write the page to this file, whole or not at all. A link stays one: its target is written, and keeps its mode."""
-    target, page = Path(path).resolve(), assemble()
+    """Write the page to this file."""
+    return write_whole(path, assemble().encode())
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes) -> Path:
+    """Write a file, whole or not at all. A link stays one: its target is written, and keeps its mode."""
+    target = Path(path).resolve()
     if target.exists() and not target.is_file():
         raise OSError(EEXIST, "not an ordinary file", str(path))
     temporary = target.with_name(f".{target.name}.{token_hex(8)}")
     try:
-        with temporary.open("x", encoding="utf-8", newline="\n") as file:  # x: not through a link
-            file.write(page)
+        with temporary.open("xb") as file:  # x: not through a link
+            file.write(content)
             if target.exists():
                 os.fchmod(file.fileno(), S_IMODE(target.stat().st_mode))
         temporary.replace(target)

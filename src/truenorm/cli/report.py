@@ -1,0 +1,72 @@
+"""`truenorm report`: one HTML file about one training run, or several side by side."""
+
+from __future__ import annotations
+
+from errno import EEXIST, ENOENT
+from pathlib import Path
+
+import click
+
+from truenorm.cli import Command
+from truenorm.cli.browser import open_in_browser
+from truenorm.page import write_whole
+from truenorm.report.document import TITLE, Report
+
+NAME = "truenorm-report.html"
+
+
+@click.command(
+    cls=Command,
+    epilog="""\b
+Examples:
+  truenorm report runs/names --open
+  truenorm report runs/batch runs/none --out comparison.html --png --csv
+
+The report shows losses, histograms of every layer over time, gradient norms and update ratios, drift, batch against
+running statistics, samples, the options that differ, and the commands that repeat each run. A run may be complete,
+stopped, diverged, or still training. Up to 8 runs of one task can be compared.
+""",
+)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), default=NAME, show_default=True, help="The file."
+)
+@click.option("--png", is_flag=True, help="Also write each chart as a PNG file, into a folder beside the report.")
+@click.option("--svg", is_flag=True, help="Also write each chart as an SVG file.")
+@click.option("--csv", is_flag=True, help="Also write each table as a CSV file.")
+@click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
+def command(runs: tuple[Path, ...], out: Path, png: bool, svg: bool, csv: bool, open_it: bool) -> None:
+    """Write one HTML file about training runs. It needs no server, no network and no JavaScript.
+
+    Each RUN is a directory that `truenorm train` wrote.
+    """
+    if not out.name:
+        raise click.UsageError("--out: must be the name of a file, got ''.")
+    report = Report.of(runs)
+    if not out.parent.is_dir():
+        raise FileNotFoundError(ENOENT, "there is no such directory", str(out.parent))
+    if out.is_file() and not _is_report(out):
+        raise FileExistsError(EEXIST, "exists and is not a report. Choose another name, or remove it", str(out))
+    html = report.html().encode()
+    write_whole(out, html)
+    click.echo(f"Written: {out} ({len(html) / 1000:.0f} kB, works offline)")
+    folder = out.with_name(f"{out.stem}-files")
+    contents = [
+        *(report.image_files("png") if png else ()),
+        *(report.image_files("svg") if svg else ()),
+        *(report.csv_files() if csv else ()),
+    ]
+    if contents:
+        folder.mkdir(exist_ok=True)
+        for name, content in contents:
+            write_whole(folder / name, content)
+        click.echo(f"Written: {len(contents)} files in {folder}")
+    if open_it:
+        open_in_browser(out)
+
+
+def _is_report(path: Path) -> bool:
+    """Whether this file is empty or holds a report, and may be overwritten."""
+    with path.open("rb") as file:
+        head = file.read(1024)
+    return not head or TITLE.encode() in head

@@ -1,0 +1,1 @@
+from runs import words  # noqa: F401 - a fixture
