@@ -45,7 +45,7 @@ $(DEMO): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@$(PYTHON) -m venv .venv
 	@$(PIP) $(BUILD_TOOLS)
 	@echo "Setting up .venv (2/2): compiling and installing truenorm ..."
-	@$(PIP) -e '.[lab]'
+	@$(PIP) -e '.[lab,report]'
 	@rm $(UNFINISHED) && touch $@
 
 # The demo needs none of this.
@@ -55,9 +55,9 @@ $(DEV): $(DEMO)
 	@$(PIP) -e '.[dev]'
 	@rm $(UNFINISHED) && touch $@
 
-demo: $(DEMO) ## Show what truenorm does
+demo: $(DEMO) ## Show what truenorm does, and write a report about it, truenorm-demo.html
 	$(WARN)
-	@$(BIN)/truenorm demo
+	@$(BIN)/truenorm demo --report truenorm-demo.html
 
 # Two processes share the cores: threads of NumPy's matrix products would wait for each other.
 test test-slow mutants: export OPENBLAS_NUM_THREADS = 1

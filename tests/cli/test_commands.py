@@ -262,8 +262,8 @@ def test_the_sentences_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert change[1:] == [0.0, 0.0]
 
 
-def test_demo_shows_both_examples_training_and_what_to_do_next() -> None:
-    done = run("demo")
+def test_demo_shows_both_examples_training_and_what_to_do_next(tmp_path: Path) -> None:
+    done = run("demo", "--report", str(tmp_path / "demo.html"))
     assert done.returncode == 0
     assert done.stderr == ""
     for text in (
@@ -275,7 +275,10 @@ def test_demo_shows_both_examples_training_and_what_to_do_next() -> None:
         "truenorm env",
     ):
         assert text in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert max(map(len, done.stdout.replace(str(tmp_path), "").splitlines())) <= 80
+    text = (tmp_path / "demo.html").read_text("utf-8")
+    assert "truenorm train --norm none --init-scale 0.02 --out runs/none-small\n" in text
+    assert str(tmp_path.parent) not in text
     for part in PARTS:
         assert f"#part={part} " in done.stdout
 

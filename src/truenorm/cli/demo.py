@@ -30,8 +30,13 @@ PARTS = {
 SHOWN = ("x", "mean", "var", "rstd", "xhat")
 
 
-@click.command(cls=Command, epilog="Example: truenorm demo")
-def command() -> None:
+@click.command(cls=Command, epilog="Example: truenorm demo --report demo.html")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write a report about the networks that are trained: one HTML file.",
+)
+def command(report: Path | None) -> None:
     """See what truenorm does, in under a minute.
 
     Shows what batch normalization computes, how padding changes its result, and how it affects training.
@@ -54,7 +59,7 @@ def command() -> None:
     try:
         from truenorm.cli.demo_training import show_training
 
-        show_training(console)
+        show_training(console, report)
     except ModuleNotFoundError as error:
         console.print(f"This part needs the package {error.name!r}: pip install 'truenorm[lab]'.")
     except ValueError as error:  # the census lists are not installed
@@ -71,6 +76,7 @@ def command() -> None:
         ("truenorm explain your.csv --norm layer", "the same for your own numbers"),
         ("truenorm train --data surnames --watch --out runs/names", "train a network and watch its layers"),
         ("truenorm sample runs/names", "generate names with it"),
+        ("truenorm report runs/names --open", "losses, layers and gradients of the run, in a browser"),
         ("truenorm env", "versions, and whether the compiled kernels are in use"),
         ("docs/notes.md", "every line of the lecture notes, and where it is shown"),
         ("README.md, docs/", "how to use it in PyTorch and NumPy"),
