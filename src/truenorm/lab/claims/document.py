@@ -45,11 +45,13 @@ def document(
             claim.measured,
         ]
         rows = [
-            [finding.statement.text, _number(finding.mean), _interval(finding), _holds(finding), finding.verdict]
+            [
+                *(finding.statement.text, _number(finding.mean), _interval(finding), finding.statement.unit),
+                *(_holds(finding), finding.verdict),
+            ]
             for finding in findings[claim.name]
         ]
-        units = ", ".join(dict.fromkeys(finding.statement.unit for finding in findings[claim.name]))
-        parts.append(_table(["statement", f"effect ({units})", "95% interval", "holds", "verdict"], rows))
+        parts.append(_table(["statement", "mean effect", "95% interval", "unit", "holds", "verdict"], rows))
         if claim.remark:
             parts.append(claim.remark)
         parts.append("\n".join(_settings(grid) for grid in grids[claim.name]))
