@@ -9,6 +9,7 @@ from truenorm.torch import functional
 from truenorm.torch._kernel import kernels_read_tensors
 from truenorm.torch.conversion import ConversionReport, convert, revert
 from truenorm.torch.folding import FoldingReport, fold
+from truenorm.torch.freezing import freeze, thaw
 from truenorm.torch.interchange import ForeignLayer, from_flax, from_keras, to_flax, to_keras
 from truenorm.torch.layers import (
     BatchNorm1d,
@@ -60,12 +61,14 @@ __all__ = [
     "RMSNorm",
     "convert",
     "fold",
+    "freeze",
     "from_flax",
     "from_keras",
     "functional",
     "kernels_read_tensors",
     "padded",
     "revert",
+    "thaw",
     "to_flax",
     "to_keras",
 ]

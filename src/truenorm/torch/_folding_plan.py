@@ -271,7 +271,7 @@ def _reason_of_norm(norm: Any) -> str | None:
         return "a batch norm with a forward of its own"
     if "forward" in vars(norm):
         return "its forward was replaced on the instance"
-    if norm.training:
+    if norm.training and not getattr(norm, "frozen", False):
         return "in training mode: its statistics are those of each batch. Call model.eval() first"
     if norm.running_mean is None or norm.running_var is None:
         return "without running statistics: its statistics are those of each batch"

@@ -33,6 +33,7 @@ from truenorm.torch.replacement import (
     Original,
     check_kind,
     frozen_class,
+    reason_to_keep_kind,
     replace_kind,
     restore_kind,
 )
@@ -138,6 +139,9 @@ def revert(model: nn.Module) -> ConversionReport:
         before = _name_of(layer)
         if parametrize.is_parametrized(layer) and not _is_parametrized(vars(layer)[MARK].cls):
             left.append(Change(name, before, "parametrized after it was converted: remove_parametrizations first"))
+            continue
+        if (reason := reason_to_keep_kind(layer)) is not None:
+            left.append(Change(name, before, reason))
             continue
         _revert_layer(layer)
         changed.append(Change(name, before, _name_of(layer)))

@@ -90,7 +90,7 @@ class _RaggedLayer:
         own: str = layer.extra_repr()
         return own + "".join(
             f", {name}={value!r}"
-            for name, default in (("padding", "zero"), ("on_single", "error"))
+            for name, default in (("padding", "zero"), ("on_single", "error"), ("frozen", False))
             if (value := getattr(self, name, default)) != default
         )
 
@@ -109,6 +109,7 @@ class _TrackingLayer(_RaggedLayer):
     _check_input_dim: Callable[[Tensor], None]
 
     skipped_batches: int = 0  # because their statistics were not finite
+    frozen: bool = False  # whether `freeze` has made the running statistics constants, also in training
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`.half()` and `.to(bfloat16)` do not change the precision of the statistics: in bfloat16 they would stall."""
@@ -121,6 +122,14 @@ class _TrackingLayer(_RaggedLayer):
             if old is not None and new is not None and new.dtype in LOW and old.dtype not in LOW:
                 buffers[name] = old.to(new.device)
         return result
+
+    def reset_running_stats(self) -> None:
+        """As torch's layers do. Frozen statistics stay: `torch.optim.swa_utils.update_bn` resets all batch norms."""
+        if self.frozen or not self.track_running_stats:
+            return
+        for name, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
+            buffer = getattr(self, name)
+            buffer.fill_(value)
 
     def _state(self) -> State:
         """weight, bias, running_mean, running_var and num_batches_tracked: see `_affine`."""
@@ -174,7 +183,7 @@ class _BatchNorm(_TrackingLayer):
         if not unpacked.packed:
             self._check_input_dim(unpacked.x)
         weight, bias, mean, var, counter = self._state()
-        training, tracking = self.training, self.track_running_stats
+        training, tracking = self.training and not self.frozen, self.track_running_stats
         used = tracking or not training
         y: Any
         y, done = functional.run_batch_norm(
@@ -250,6 +259,7 @@ class _InstanceNorm(_TrackingLayer):
         if unbatched:
             unpacked = with_batch_axis(unpacked)
         weight, bias, mean, var, _ = self._state()
+        training = self.training and not self.frozen
         norms, fixed_norms = self._norms
         y: Any
         y, done = functional.run_instance_norm(
@@ -258,14 +268,14 @@ class _InstanceNorm(_TrackingLayer):
             var,
             weight,
             bias,
-            self.training or not self.track_running_stats,
+            training or not self.track_running_stats,
             self.momentum if self.momentum is not None else 0.0,
             self.eps,
             self.padding,
             norms,
             fixed_norms,
         )
-        if done == _running.NOT_FINITE and self.training and self.track_running_stats:
+        if done == _running.NOT_FINITE and training and self.track_running_stats:
             self.skipped_batches += 1
         if unbatched:
             y = y.squeeze(0)

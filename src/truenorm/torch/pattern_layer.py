@@ -79,7 +79,8 @@ class Normalize(_TrackingLayer, nn.Module):
         return text_of(replace(self.norm, eps=self.eps)), None
 
     def extra_repr(self) -> str:
-        return f"{self.norm!r}, {self.shape}, affine={self.affine}, track_running_stats={self.track_running_stats}"
+        own = f"{self.norm!r}, {self.shape}, affine={self.affine}, track_running_stats={self.track_running_stats}"
+        return f"{own}, frozen=True" if self.frozen else own
 
     def forward(
         self,
@@ -111,7 +112,7 @@ class Normalize(_TrackingLayer, nn.Module):
             norms = packed_norms(norms, unpacked.x.dim())
         weight, bias, mean, var, counter = self._state()
         fixed = None
-        if not self.training and mean is not None and var is not None:
+        if (self.frozen or not self.training) and mean is not None and var is not None:
             fixed = FixedStatistics(mean, var)
         y: Any
         y, moments = run(unpacked, norms, weight, bias, self.padding, self.shape, fixed=fixed)

@@ -93,8 +93,15 @@ def check_kind(to: Kind | None, groups: int | None) -> None:
         raise ValueError(f"convert: groups is a whole number >= 1, got {groups!r}.")
 
 
+def reason_to_keep_kind(layer: nn.Module) -> str | None:
+    """Why a layer has to stay what it is: another class would not know what was set on it."""
+    return "frozen: call thaw(model) first" if getattr(layer, "frozen", False) else None
+
+
 def replace_kind(layer: Any, to: Kind, groups: int | None, name: str, original: Original) -> str | None:
     """Make this truenorm layer one of another kind. Returns why not, if it cannot be; kinds without a rule stay."""
+    if (reason := reason_to_keep_kind(layer)) is not None:
+        return reason
     if isinstance(layer, LazyModuleMixin):
         return "the number of its channels is not known yet: run the model once before"
     if isinstance(layer, _BatchNorm) and to == "frozen":

@@ -1,0 +1,119 @@
+"""`freeze` makes the running statistics of a model constants, also in training; `thaw` undoes it.
+
+A frozen layer normalizes with its running statistics and never changes them. The mark is an attribute of the layer that
+`forward` reads, and `training` is not touched: `model.train()` and `model.eval()` do what they always do, copies and
+pickles are frozen too, and `thaw` has nothing to guess. `load_state_dict` still loads into frozen layers.
+
+    statistics   running mean and variance
+    weight       `requires_grad` of the weight becomes False; `thaw` gives it back its old value
+    bias         the same for the bias
+
+The layers are those with running statistics: batch norms, and instance norms and `Normalize` that track them. Layers of
+torch.nn are refused, as they would be thawed by the next `model.train()`: `convert` the model first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils import parametrize
+
+from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
+from truenorm.torch.layers import _BatchNorm, _TrackingLayer
+
+WAS = "_required_grad"  # in the __dict__ of a layer: by name, whether its parameters required a gradient
+
+
+def freeze(
+    model: nn.Module,
+    statistics: bool = True,
+    weight: bool = False,
+    bias: bool = False,
+    *,
+    where: Callable[[str, nn.Module], bool] | None = None,
+) -> ConversionReport:
+    """Make running statistics constants, and parameters too if asked to, until `thaw`.
+
+    where   called with name and layer; layers for which it is False are not touched
+
+    Either all layers are frozen or, if an error is raised, none. What was frozen before stays frozen.
+
+    >>> from truenorm.torch import BatchNorm1d
+    >>> print(freeze(nn.Sequential(nn.Linear(4, 8), BatchNorm1d(8)), weight=True))
+    1 normalization layer frozen
+      1  truenorm.BatchNorm1d  statistics, weight
+    """
+    _check_model("freeze", model)
+    found: list[tuple[str, Any]] = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if (where is None or where(name, layer))
+        and isinstance(layer, _NormBase | _TrackingLayer)
+        and (isinstance(layer, TorchBatchNorm) or vars(layer)["track_running_stats"])
+    ]
+    for name, layer in found:
+        _check_layer(name, layer, statistics)
+    names = [name for name, wanted in (("weight", weight), ("bias", bias)) if wanted]
+    # All are read before any is changed: layers may share a parameter.
+    before = [{part: [one.requires_grad for one in _parameters(layer, part)] for part in names} for _, layer in found]
+    changed = []
+    for (name, layer), was in zip(found, before, strict=True):
+        own = vars(layer)
+        if statistics:
+            own["frozen"] = True
+        if was:
+            own[WAS] = was | own.get(WAS, {})
+        for part in was:
+            for parameter in _parameters(layer, part):
+                parameter.requires_grad_(False)
+                parameter.grad = None  # an optimizer would still apply it
+        done = [*(["statistics"] if statistics else []), *(part for part, flags in was.items() if flags)]
+        changed.append(Change(name, _name_of(layer), ", ".join(done)))
+    return ConversionReport("frozen", tuple(changed), ())
+
+
+def thaw(model: nn.Module) -> ConversionReport:
+    """Undo `freeze`: statistics follow the data again in training, and parameters get back their `requires_grad`."""
+    _check_model("thaw", model)
+    changed = []
+    for name, layer in model.named_modules():
+        own: dict[str, Any] = vars(layer)
+        if "frozen" not in own and WAS not in own:
+            continue
+        was: dict[str, list[bool]] = own.pop(WAS, {})
+        for part, flags in was.items():
+            for parameter, flag in zip(_parameters(layer, part), flags, strict=True):
+                parameter.requires_grad_(flag)
+        done = [*(["statistics"] if own.pop("frozen", False) else []), *(part for part, flags in was.items() if flags)]
+        changed.append(Change(name, _name_of(layer), ", ".join(done)))
+    return ConversionReport("thawed", tuple(changed), ())
+
+
+def _check_layer(name: str, layer: nn.Module, statistics: bool) -> None:
+    if not isinstance(layer, _TrackingLayer):
+        raise ValueError(
+            f"freeze: layers of truenorm, got torch.nn.{type(layer).__name__} at {name!r}. "
+            "Call convert(model) first, or leave it out with where=."
+        )
+    if isinstance(layer, LazyModuleMixin):
+        raise ValueError(
+            f"freeze: the channels of {type(layer).__name__} at {name!r} are not known yet. Run the model once before."
+        )
+    if statistics and isinstance(layer, _BatchNorm) and layer._buffers.get("running_mean") is None:
+        raise ValueError(
+            f"freeze: batch norms with running statistics, got {type(layer).__name__} at {name!r} without. "
+            "Leave it out with where=, or pass statistics=False."
+        )
+
+
+def _parameters(layer: Any, part: str) -> Iterator[Tensor]:
+    """The parameters that the weight or bias of a layer is made of: none, itself, or those of its parametrization."""
+    if parametrize.is_parametrized(layer, part):
+        yield from layer.parametrizations[part].parameters()
+    elif (parameter := getattr(layer, part, None)) is not None:
+        yield parameter
