@@ -212,7 +212,7 @@ def test_the_report_says_what_was_left_and_why() -> None:
         "  a  BatchNorm1d  truenorm.BatchNorm1d\n"
         "5 left as they are\n"
         "  own       OwnForward     a subclass of BatchNorm1d with a forward of its own\n"
-        "  sync      SyncBatchNorm  statistics shared between processes are not supported\n"
+        "  sync      SyncBatchNorm  of torch, which counts padding: convert the model before, then call sync(model)\n"
         "  replaced  GroupNorm      its forward was replaced on the instance\n"
         "  foreign   ForeignNorm    not a torch.nn layer; if it averages over positions, padding counts\n"
         "  compiled  BatchNorm1d    compiled by torch.jit: convert the model before"

@@ -32,6 +32,7 @@ from truenorm.torch.lazy import (
 )
 from truenorm.torch.pattern_layer import Normalize
 from truenorm.torch.replacement import FrozenBatchNorm1d, FrozenBatchNorm2d, FrozenBatchNorm3d
+from truenorm.torch.synchronization import merge_running, sync, unsync
 from truenorm.torch.tracking import PaddedReport, PaddingWarning, padded
 
 __all__ = [
@@ -66,9 +67,12 @@ __all__ = [
     "from_keras",
     "functional",
     "kernels_read_tensors",
+    "merge_running",
     "padded",
     "revert",
+    "sync",
     "thaw",
     "to_flax",
     "to_keras",
+    "unsync",
 ]

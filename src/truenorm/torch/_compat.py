@@ -149,3 +149,13 @@ def ragged_axis(jagged: Tensor) -> int:
 
 # DLPack's C functions, through which the kernels read tensors: torch 2.10 and later have them.
 dlpack_exchange: Any = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def process_group(name: str) -> Any:
+    """The process group of this name, for modules that were copied or pickled."""
+    from torch.distributed import distributed_c10d
+
+    resolve = getattr(distributed_c10d, "_resolve_process_group", None)
+    if resolve is None:
+        raise RuntimeError(f"sync: the process group {name!r} is not known any more. Call sync(model, group) again.")
+    return resolve(name)

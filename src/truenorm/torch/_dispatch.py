@@ -32,6 +32,7 @@ from truenorm.torch._norms import Norms, norms_along
 
 if TYPE_CHECKING:
     from truenorm import _native
+    from truenorm.engine.native import Kernel
 
 log = logging.getLogger("truenorm.torch")
 
@@ -194,6 +195,27 @@ def _masked_call(
     x: Tensor, norms: Norms, weight: Tensor | None, bias: Tensor | None, ragged: Ragged, padding: Padding
 ) -> Found | str:
     """The call of a kernel with any ragged arguments; checks them."""
+    for one in (weight, bias):
+        if one is not None and not (is_readable(one) and one.is_contiguous()):
+            return "weight or bias cannot be read in place"
+    found = masked_kernel(x, norms, ragged)
+    if isinstance(found, str):
+        return found
+    x, kernel, arrays, ragged, channels_last = found
+    covered = kernel.layout.weight_shape
+    if any(one is not None and one.shape != covered for one in (weight, bias)):
+        return "the arguments do not fit each other"
+    log.debug("kernel: %s with a mask", tuple(x.shape))
+    call = native.Call(kernel.plan, x.numel(), *arrays, padding == "keep", channels_last)
+    return x, call, KernelPlan(norm_from_text(norms[0]), kernel, covered), ragged
+
+
+def masked_kernel(x: Tensor, norms: Norms, ragged: Ragged) -> tuple[Tensor, Kernel, Any, Ragged, bool] | str:
+    """A kernel for any ragged arguments, which are checked, or the reason why there is none.
+
+    x as the kernel reads it, the kernel, the ragged arguments as its plan takes them, copies of these, and whether
+    channels are last in memory.
+    """
     sample_weight = ragged.sample_weight
     if sample_weight is not None and sample_weight.requires_grad and torch.is_grad_enabled():
         return "sample_weight needs a gradient"
@@ -201,9 +223,6 @@ def _masked_call(
         return "x cannot be read in place"
     if not all(one is None or values_are_readable(one) for one in ragged):
         return "valid, lengths, offsets or sample_weight cannot be read in place"
-    for one in (weight, bias):
-        if one is not None and not (is_readable(one) and one.is_contiguous()):
-            return "weight or bias cannot be read in place"
     channels_last = norms[1] is not None and _kernel.is_channels_last(x)
     x = _kernel.in_order(x, channels_last)
     ragged = ragged.change(torch.clone)  # the caller may change them before backward
@@ -217,15 +236,10 @@ def _masked_call(
         if not channels_last:
             raise
         masked = check_ragged(norm_from_text(norms[0]), x.shape, ragged)  # the message has the shape of x
-    kernel = kernels.find(masked, FORMATS[x.dtype])
+    kernel: Kernel | None = kernels.find(masked, FORMATS[x.dtype])
     if kernel is None or kernel.layout.transposed:
         return "no kernel for this pattern and mask"
-    covered = kernel.layout.weight_shape
-    if any(one is not None and one.shape != covered for one in (weight, bias)):
-        return "the arguments do not fit each other"
-    log.debug("kernel: %s with a mask", tuple(x.shape))
-    call = native.Call(kernel.plan, x.numel(), *kernel.ragged(masked), padding == "keep", channels_last)
-    return x, call, KernelPlan(norm_from_text(norms[0]), kernel, covered), ragged
+    return x, kernel, kernel.ragged(masked), ragged, channels_last
 
 
 def _run_other(

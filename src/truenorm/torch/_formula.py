@@ -50,8 +50,8 @@ def normalize(
 ) -> tuple[Tensor, Tensor | None]:
     """y, and count, mean and m2 of each statistic side by side (..., 3), which carry no gradient; None where fixed."""
     norm, layout, valid = mask.norm, mask.layout, mask.valid
-    wide = x.reshape(layout.split).to(working_dtype(x))
-    selected = wide if valid is None else torch.where(valid, wide, 0.0)
+    wide = _widen(x, mask)
+    selected = _select(wide, mask)
     table = None
     if fixed is None:
         count, mean, m2 = moments(selected, mask)
@@ -93,47 +93,129 @@ def gradients(
     fixed: FixedStatistics | None,
     padding: Padding,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """dx, dweight and dbias by the formula, where autograd cannot look: inside an operator, or on many dy at once.
+    """dx, dweight and dbias by the formula, where autograd cannot look: inside an operator, or on many dy at once."""
+    measured = moments(_select(_widen(x, mask), mask), mask) if fixed is None else None
+    terms = _terms(dy, x, mask, weight, measured, fixed)
+    sums = None if fixed is not None else _sums(terms, mask)
+    return _dx(terms, sums, x, mask, padding), *_parameter_gradients(terms, mask, weight, bias)
 
-    dx = rstd · (dxhat - s · Σ dxhat / n - s · xhat · Σ (dxhat · xhat) / (n - ddof)), s: how often an element counts
+
+def backward_sums(
+    dy: Tensor, x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, table: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Σ dxhat and Σ dxhat · xhat of each statistic side by side (statistics, 2), dweight and dbias.
+
+    table (statistics, 3): of x, or of a whole that x is a part of
     """
+    terms = _terms(dy, x, mask, weight, _columns(table, x, mask), None)
+    sums = torch.stack([one.reshape(-1) for one in _sums(terms, mask)], -1)
+    return sums, *_parameter_gradients(terms, mask, weight, bias)
+
+
+def backward(
+    dy: Tensor, x: Tensor, mask: Mask, weight: Tensor | None, table: Tensor, sums: Tensor, padding: Padding
+) -> Tensor:
+    """dx, with the moments and sums of a whole that x is a part of."""
+    terms = _terms(dy, x, mask, weight, _columns(table, x, mask), None)
+    return _dx(terms, _columns(sums, x, mask), x, mask, padding)
+
+
+def _columns(table: Tensor, x: Tensor, mask: Mask) -> tuple[Tensor, ...]:
+    """The columns of a table with a row for each statistic, as they broadcast against x."""
+    return tuple(one.reshape(mask.layout.statistics_split) for one in table.to(working_dtype(x)).unbind(-1))
+
+
+@dataclass(eq=False)
+class _Terms:
+    """What all gradients are made of. count and var belong to statistics, the others broadcast against x."""
+
+    count: Tensor | None  # None: the statistics are fixed
+    var: Tensor
+    rstd: Tensor
+    xhat: Tensor
+    dy: Tensor  # wide
+    dselected: Tensor  # 0 where not valid
+    dxhat: Tensor
+
+
+def _terms(
+    dy: Tensor,
+    x: Tensor,
+    mask: Mask,
+    weight: Tensor | None,
+    measured: tuple[Tensor, ...] | None,
+    fixed: FixedStatistics | None,
+) -> _Terms:
+    """measured: count, mean and m2, unless the statistics are fixed."""
     norm, layout, valid = mask.norm, mask.layout, mask.valid
-    wide, dwide = (one.reshape(layout.split).to(working_dtype(x)) for one in (x, dy))
-    selected, dselected = (one if valid is None else torch.where(valid, one, 0.0) for one in (wide, dwide))
-    if fixed is None:
-        count, mean, m2 = moments(selected, mask)
+    wide, dwide = (_widen(one, mask, x) for one in (x, dy))
+    selected, dselected = _select(wide, mask), _select(dwide, mask)
+    count = None
+    if measured is not None:
+        count, mean, m2 = measured
         var = safe_divide(m2, count - norm.ddof)
+        rstd = torch.where(count > norm.ddof, rstd_of(var, norm), 0.0)
     else:
+        assert fixed is not None
         mean, var = (one.to(wide.dtype).reshape(layout.statistics_split) for one in (fixed.mean, fixed.var))
-    rstd = rstd_of(var, norm) if fixed is not None else torch.where(count > norm.ddof, rstd_of(var, norm), 0.0)
+        rstd = rstd_of(var, norm)
     mean, rstd = _spread(_center(mean, rstd), mask), _spread(rstd, mask)
     xhat = (selected - mean) * rstd
     xhat = xhat if valid is None else torch.where(valid, xhat, 0.0)
     dxhat = dselected if weight is None else dselected * weight.to(wide.dtype).reshape(layout.weight_split)
-    dx = dxhat
-    if fixed is None:
+    return _Terms(count, var, rstd, xhat, dwide, dselected, dxhat)
+
+
+def _sums(terms: _Terms, mask: Mask) -> tuple[Tensor, ...]:
+    return _total(terms.dxhat, mask), _total(terms.dxhat * terms.xhat, mask)
+
+
+def _dx(terms: _Terms, sums: tuple[Tensor, ...] | None, x: Tensor, mask: Mask, padding: Padding) -> Tensor:
+    """rstd · (dxhat - s · Σ dxhat / n - s · xhat · Σ (dxhat · xhat) / (n - ddof)), s: how often an element counts"""
+    norm, dx = mask.norm, terms.dxhat
+    if sums is not None and terms.count is not None:
         shared = torch.zeros_like(dx)
         if norm.center:
-            shared = shared + _spread(safe_divide(_total(dxhat, mask), count), mask)
-        inner = safe_divide(_total(dxhat * xhat, mask), count - norm.ddof)
+            shared = shared + _spread(safe_divide(sums[0], terms.count), mask)
+        inner = safe_divide(sums[1], terms.count - norm.ddof)
         if norm.eps_at == "std":  # the deviation, not its square, is what eps was added to
-            std = var.sqrt()
+            std = terms.var.sqrt()
             inner = inner * torch.where(std > 0, 1 + safe_divide(torch.full_like(std, norm.eps), std), 0.0)
-        shared = shared + xhat * _spread(inner, mask)
+        shared = shared + terms.xhat * _spread(inner, mask)
         if mask.sample_weight is not None:  # 0 times an infinite sum is 0 here
-            counts = mask.sample_weight.to(wide.dtype)
+            counts = mask.sample_weight.to(dx.dtype)
             shared = torch.where(counts == 0, 0.0, counts * shared)
         dx = dx - shared
-    dx = dx * rstd
-    if valid is not None:
-        dx = torch.where(valid, dx, dwide if padding == "keep" else 0.0)
-    parts = [
-        None
-        if like is None
-        else (of.sum(layout.unweighted) if layout.unweighted else of).reshape(like.shape).to(like.dtype)
-        for like, of in ((weight, dselected * xhat), (bias, dselected))
-    ]
-    return dx.reshape(x.shape).to(x.dtype), parts[0], parts[1]
+    dx = dx * terms.rstd
+    if mask.valid is not None:
+        dx = torch.where(mask.valid, dx, terms.dy if padding == "keep" else 0.0)
+    return dx.reshape(x.shape).to(x.dtype)
+
+
+def _parameter_gradients(
+    terms: _Terms, mask: Mask, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    axes = mask.layout.unweighted
+    dweight, dbias = (
+        None if like is None else (of.sum(axes) if axes else of).reshape(like.shape).to(like.dtype)
+        for like, of in ((weight, terms.dselected * terms.xhat), (bias, terms.dselected))
+    )
+    return dweight, dbias
+
+
+def measure(x: Tensor, mask: Mask) -> Tensor:
+    """count, mean and m2 of each statistic side by side (statistics, 3), without a gradient."""
+    count, mean, m2 = moments(_select(_widen(x, mask), mask), mask)
+    return torch.stack([count.expand(mean.shape), mean, m2], -1).detach().reshape(-1, 3)
+
+
+def _widen(values: Tensor, mask: Mask, x: Tensor | None = None) -> Tensor:
+    """x, or an array of its shape, as it is computed with."""
+    return values.reshape(mask.layout.split).to(working_dtype(values if x is None else x))
+
+
+def _select(values: Tensor, mask: Mask) -> Tensor:
+    return values if mask.valid is None else torch.where(mask.valid, values, 0.0)
 
 
 def moments(x: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor]:

@@ -200,7 +200,7 @@ def _revert_layer(layer: nn.Module) -> None:
         cls = _with_properties(cls, layer)
     if issubclass(cls, LazyModuleMixin) and not isinstance(layer, LazyModuleMixin):
         cls = cls.cls_to_become or cls  # its first input came since
-    for name in (*OPTIONS, "skipped_batches"):
+    for name in (*OPTIONS, "skipped_batches", "_exchange"):
         own.pop(name, None)
     own.update(original.attributes)
     if not issubclass(cls, _RaggedLayer):
@@ -216,7 +216,7 @@ def _reason_to_leave(layer: nn.Module) -> str | None:
             "compiled by torch.jit: convert the model before" if hasattr(nn, original) and "Norm" in original else None
         )
     if isinstance(layer, nn.SyncBatchNorm):
-        return "statistics shared between processes are not supported"
+        return "of torch, which counts padding: convert the model before, then call sync(model)"
     base = _torch_class(layer)
     cls: Any = type(layer)
     if base is None:

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as torch_functional
 
 from truenorm.core.inputs import PADDINGS, Padding
-from truenorm.torch import _running
+from truenorm.torch import _pooled, _running
 from truenorm.torch._dispatch import Moments, run
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import (
@@ -40,15 +40,8 @@ from truenorm.torch._inputs import (
     values_are_readable,
 )
 from truenorm.torch._kernel import table_of
-from truenorm.torch._norms import (
-    NormPair,
-    Norms,
-    batch_norms,
-    group_norms,
-    instance_norms,
-    rms_norms,
-    row_norm,
-)
+from truenorm.torch._norms import NormPair, Norms, batch_norms, group_norms, instance_norms, rms_norms, row_norm
+from truenorm.torch._pooled import Exchange
 
 OnSingle = Literal["error", "running"]
 
@@ -106,8 +99,9 @@ def run_batch_norm(
     on_single: OnSingle,
     counter: Tensor | None,
     norms: NormPair,
+    exchange: Exchange | None = None,
 ) -> tuple[Tensor, int]:
-    """y, and what was done to the running statistics: see `_running`."""
+    """y, and what was done to the running statistics: see `_running`. exchange: if x is a part of a batch."""
     x = input.x
     axes = x.shape
     shape = (axes[-1 if input.packed else 1] if len(axes) > 1 else -1,)
@@ -135,17 +129,23 @@ def run_batch_norm(
 
     if not training:
         return with_running_statistics(), _running.NOTHING
-    y, moments = run(input, norm, weight, bias, padding, shape, operator, None, (running_mean, running_var), eps)
-    if moments is None:  # torch's operator has updated the running statistics
-        moved = running_mean is not None
-        if moved and counter is not None:
-            counter.add_(1)
-        return y, _running.MOVED if moved else _running.NOTHING
-    if (isinstance(moments, Tensor) or moments.max_count <= 1) and (most := _max_count(input, moments)) <= 1:
+    most, buffers = 2, (running_mean, running_var)
+    if exchange is None:
+        y, moments = run(input, norm, weight, bias, padding, shape, operator, None, buffers, eps)
+        if moments is None:  # torch's operator has updated the running statistics
+            moved = running_mean is not None
+            if moved and counter is not None:
+                counter.add_(1)
+            return y, _running.MOVED if moved else _running.NOTHING
+        if isinstance(moments, Tensor) or moments.max_count <= 1:
+            most = _max_count(input, moments)
+    else:
+        y, moments, most = _pooled.normalize(exchange, input, norm, weight, bias, padding, shape, buffers)
+    if most <= 1:
         if most == 1 and on_single == "running" and running_mean is not None:
             return with_running_statistics(), _running.NOTHING
         if most == 1:
-            _refuse_single(input, operator)
+            _refuse_single(input, operator if exchange is None else None)
         elif input.ragged is not None and input.ragged.valid is not None and x.numel():
             _warn_of_empty_mask()
     if running_mean is None or running_var is None:
@@ -159,7 +159,7 @@ def run_batch_norm(
         if running_mean.numel() != shape[0] or running_var.numel() != shape[0]:
             _refuse_channels(input, shape[0], running_mean, running_var, operator)
         moments = table_of(moments)
-    elif _running.recomputing():
+    elif _running.recomputing() or (exchange is not None and not exchange.updates_running()):
         return y, _running.NOTHING
     return y, _running.update(moments, running_mean, running_var, momentum, counter)
 
@@ -395,11 +395,12 @@ def _max_count(input: UnpackedInput, moments: Moments) -> int:
     return int(moments[..., 0].max())
 
 
-def _refuse_single(input: UnpackedInput, operator: Callable[[], Tensor]) -> None:
-    """One value per channel has no variance."""
-    if input.ragged is None and not input.packed:
+def _refuse_single(input: UnpackedInput, operator: Callable[[], Tensor] | None) -> None:
+    """One value per channel has no variance. operator: None if x is a part of a batch."""
+    if input.ragged is None and not input.packed and operator is not None:
         operator()  # raises
     valid = "" if input.ragged is None else " with 1 valid"
+    valid += "" if operator is not None else " and 1 value in all parts together"
     raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.x.size()}{valid}")
 
 

@@ -21,6 +21,7 @@ from truenorm.core.inputs import Padding
 from truenorm.torch import _norms, _running, functional
 from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, WeightLike, unpack, with_batch_axis
 from truenorm.torch._norms import NormPair
+from truenorm.torch._pooled import Exchange
 from truenorm.torch._traced_call import Proxy, record_call
 from truenorm.torch.functional import OnSingle
 
@@ -157,6 +158,7 @@ class _TrackingLayer(_RaggedLayer):
 
 class _BatchNorm(_TrackingLayer):
     on_single: OnSingle = "error"
+    _exchange: Exchange | None = None  # how `sync` and `together` share the statistics
 
     def _make_norms(self) -> NormPair:
         return _norms.batch_norms(self.eps)
@@ -199,6 +201,7 @@ class _BatchNorm(_TrackingLayer):
             self.on_single,
             counter if training and tracking else None,
             self._norms,
+            None if (exchange := self._exchange) is None or not training or not exchange.is_active() else exchange,
         )
         if done == _running.NOT_FINITE:
             self.skipped_batches += 1

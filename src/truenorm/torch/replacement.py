@@ -95,7 +95,11 @@ def check_kind(to: Kind | None, groups: int | None) -> None:
 
 def reason_to_keep_kind(layer: nn.Module) -> str | None:
     """Why a layer has to stay what it is: another class would not know what was set on it."""
-    return "frozen: call thaw(model) first" if getattr(layer, "frozen", False) else None
+    if getattr(layer, "frozen", False):
+        return "frozen: call thaw(model) first"
+    # What `together` has left does not count: it only serves recomputations.
+    shared = hasattr(vars(layer).get("_exchange"), "processes")
+    return "synchronized: call unsync(model) first" if shared else None
 
 
 def replace_kind(layer: Any, to: Kind, groups: int | None, name: str, original: Original) -> str | None:

@@ -1,0 +1,205 @@
+"""The exchange of moments between processes, with torch.distributed: one collective forward, one backward.
+
+Every message of a model has the same size, that of its widest layer, and begins with what the sender is doing: forward
+or backward, which layer, which of its calls. So ranks that are at different places always find out, all of them, and
+say who is where. A backend that is given messages of different sizes hangs, mixes them up, or ends the process. That
+the ranks have the same layers is checked once, before the first message.
+
+All ranks merge the same tables in the order of ranks, so they get the same bits. Messages are float64: counts up to
+2^53 are exact, and the dtype of x does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.autograd.function import once_differentiable
+
+from truenorm.torch import _compat
+from truenorm.torch._formula import safe_divide
+from truenorm.torch._pooled import Exchange
+
+FORWARD, BACKWARD = 1, 2
+HEADER = 5  # FORWARD or BACKWARD, the layer, its call, whether counts are weights, whether there will be a backward
+LARGE, SCALE = 2.0**900, 2.0**-100  # as in truenorm.core.moments
+Layers = list[tuple[str, int]]  # name and channels
+
+
+def merge_tables(tables: Tensor) -> Tensor:
+    """(parts, channels, 3) -> (channels, 3): `truenorm.core.moments.merge` for tensors."""
+    count, mean, m2 = tables.unbind(-1)
+    some = count > 0
+    mean, m2 = torch.where(some, mean, 0.0), torch.where(some, m2, 0.0)
+    total = count.sum(0)
+    scale = torch.where(mean.abs().amax(0) > LARGE, SCALE, 1.0).to(mean.dtype)
+    mean = mean * scale
+    center = torch.where(total > 0, torch.where(some, mean, -torch.inf).amax(0), 0.0)
+    for _ in range(2):  # twice, so that equal means have exactly that mean
+        center = center + safe_divide((count * torch.where(some, mean - center, 0.0)).sum(0), total)
+    between = (count * torch.where(some, mean - center, 0.0) ** 2).sum(0) / (scale * scale)
+    return torch.stack([total, center / scale, m2.sum(0) + between], -1)
+
+
+@dataclass(eq=False)
+class Processes:
+    """The processes of a group, and the layers of one model whose moments they exchange.
+
+    Copies and pickles know the name of the group, and find it again when they are first used.
+    """
+
+    layers: Layers
+    group_name: str | None = None  # None: all processes
+    _group: Any = field(default=None, repr=False)
+    _checked: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_group": None, "_checked": False}
+
+    @property
+    def group(self) -> Any:
+        if self._group is None and self.group_name is not None:
+            self._group = _compat.process_group(self.group_name)
+        return self._group
+
+    def size(self) -> int:
+        """How many processes there are; 1 if torch.distributed is not in use."""
+        return dist.get_world_size(self.group) if dist.is_available() and dist.is_initialized() else 1
+
+    def check_layers(self, name: str) -> None:
+        """That all ranks have the same layers: once, as it takes a few messages."""
+        if self._checked:
+            return
+        found = self.gather_objects(name, self.layers)
+        for rank, layers in enumerate(found):
+            if layers != found[0]:
+                raise RuntimeError(
+                    f"sync: all ranks must have the same layers, got {_difference(found[0], layers, rank)}. "
+                    "Build the same model on all ranks before sync(model)."
+                )
+        self._checked = True
+
+    def gather(
+        self, kind: int, layer: int, number: int, flags: tuple[bool, bool], values: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The values of all ranks (ranks, channels, columns), and their headers (ranks, HEADER)."""
+        name = self.layers[layer][0]
+        message = values.new_zeros(HEADER + 3 * max(width for _, width in self.layers))
+        header = torch.tensor([kind, layer, number, *flags], dtype=values.dtype)
+        message[:HEADER] = header.to(values.device, non_blocking=True)
+        message[HEADER : HEADER + values.numel()] = values.reshape(-1)
+        found = self.gather_all(name, message)
+        headers = found[:, :HEADER]
+        if found.device.type == "cpu":  # elsewhere this would wait for the device
+            self._check_headers(headers.int().tolist())
+        return found[:, HEADER : HEADER + values.numel()].reshape(-1, *values.shape), headers
+
+    def gather_objects(self, name: str, value: Any) -> list[Any]:
+        """The values of all ranks, of any type and size: two collectives."""
+        found: list[Any] = [None] * self.size()
+        with self._naming(name):
+            dist.all_gather_object(found, value, group=self.group)
+        return found
+
+    def gather_all(self, name: str, message: Tensor) -> Tensor:
+        """The messages of all ranks, in their order."""
+        gathered = [torch.empty_like(message) for _ in range(self.size())]
+        with self._naming(name):
+            dist.all_gather(gathered, message, group=self.group)
+        return torch.stack(gathered)
+
+    def _check_headers(self, headers: list[list[int]]) -> None:
+        if any(header[:3] != headers[0][:3] for header in headers):
+            where = ", ".join(f"rank {rank} is in {self._place(header)}" for rank, header in enumerate(headers))
+            raise RuntimeError(
+                f"sync: all ranks must run the same layers in the same order, but {where}. "
+                "Run the same model on all ranks, with an empty batch where there is no data."
+            )
+        if any(header[4] != headers[0][4] for header in headers):
+            without = ", ".join(f"rank {rank}" for rank, header in enumerate(headers) if not header[4])
+            raise RuntimeError(
+                f"sync: all ranks must run a backward, or none, but in {self._place(headers[0])} neither x nor weight "
+                f"nor bias requires a gradient on {without}. Set requires_grad alike on all ranks."
+            )
+
+    def _place(self, header: list[int]) -> str:
+        kind, layer, number = header[:3]
+        name = self.layers[layer][0] if 0 <= layer < len(self.layers) else "unknown"
+        return f"call {number} of {name!r}" + (" (backward)" if kind == BACKWARD else "")
+
+    @contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        """Errors of torch.distributed get the layer and the rank."""
+        try:
+            yield
+        except RuntimeError as error:
+            rank = f"rank {dist.get_rank(self.group)} of {self.size()}"
+            raise RuntimeError(
+                f"sync: {rank} could not exchange the statistics of {name!r}. "
+                f"Another rank has ended, or did not come to this layer in time. {error}"
+            ) from error
+
+
+@dataclass(eq=False)
+class ProcessExchange(Exchange):
+    """The exchange of one layer."""
+
+    processes: Processes
+    layer: int  # which of `processes.layers`
+    calls: int = 0
+
+    def is_active(self) -> bool:
+        return self.processes.size() > 1
+
+    def pool(self, table: Tensor, weighted: bool, differentiable: bool) -> tuple[Tensor, bool]:
+        self.processes.check_layers(self.processes.layers[self.layer][0])
+        self.calls += 1
+        # A rank whose x needs no gradient takes part in the backward too: the others wait for its sums.
+        anchor = torch.empty(0, requires_grad=differentiable)
+        pooled, headers = pool_processes(table, anchor, self, (weighted, differentiable))
+        return pooled, headers.device.type != "cpu" or bool(headers[:, 3].any())
+
+
+class PoolProcesses(torch.autograd.Function):
+    """Forward: the table of all ranks. Backward: the sums of all ranks."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, table: Tensor, anchor: Tensor, exchange: ProcessExchange, flags: tuple[bool, bool]
+    ) -> tuple[Tensor, Tensor]:
+        ctx.exchange, ctx.number, ctx.flags = exchange, exchange.calls, flags
+        wide = table.to(wire_dtype(table))
+        tables, headers = exchange.processes.gather(FORWARD, exchange.layer, ctx.number, flags, wide)
+        ctx.mark_non_differentiable(headers)
+        return merge_tables(tables), headers
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, sums: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        exchange = ctx.exchange
+        found, _ = exchange.processes.gather(BACKWARD, exchange.layer, ctx.number, ctx.flags, sums.contiguous())
+        return found.sum(0), None, None, None
+
+
+pool_processes: Any = PoolProcesses.apply
+
+
+def wire_dtype(values: Tensor) -> torch.dtype:
+    """float64, where the device has it."""
+    return torch.float32 if values.device.type == "mps" else torch.float64
+
+
+def _difference(first: Layers, other: Layers, rank: int) -> str:
+    for i in range(max(len(first), len(other))):
+        pair = [
+            f"{layers[i][0]!r} of {layers[i][1]} channels" if i < len(layers) else "no more"
+            for layers in (first, other)
+        ]
+        if pair[0] != pair[1]:
+            return f"{pair[0]} on rank 0 and {pair[1]} on rank {rank}"
+    return f"no difference on rank {rank}"

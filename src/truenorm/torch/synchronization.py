@@ -1,0 +1,117 @@
+"""`sync` lets the batch norms of a model share their statistics between processes; `unsync` undoes it.
+
+    with torch.distributed initialised     the moments of all ranks' batches are merged, by their counts
+    without, or with one process           nothing changes
+
+Counts may differ, ranks may have empty batches, and masks and lengths apply. In evaluation nothing is exchanged. All
+backends of torch.distributed work, gloo on the CPU too. DistributedDataParallel averages gradients over ranks; batch
+norm exchanges only what dx needs. See `_pooled.py` for what is computed, `_processes.py` for what is sent.
+
+`merge_running` is for models that were trained without: it merges the running statistics of all ranks once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from truenorm.torch._processes import Processes, ProcessExchange, merge_tables, wire_dtype
+from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
+from truenorm.torch.layers import _BatchNorm
+
+
+def sync(model: nn.Module, process_group: Any = None) -> ConversionReport:
+    """Share the statistics of batch norms between the processes of a group; None: of all processes.
+
+    Call it on all ranks, before or after DistributedDataParallel wraps the model.
+
+    >>> from truenorm.torch import BatchNorm1d
+    >>> print(sync(nn.Sequential(nn.Linear(4, 8), BatchNorm1d(8))))
+    1 normalization layer synchronized
+      1  truenorm.BatchNorm1d  over all processes
+    """
+    layers = _batch_norms("sync", model)
+    name = _name_of_group("sync", process_group)
+    processes = Processes([(name, layer.num_features) for name, layer in layers], name, process_group)
+    for i, (_, layer) in enumerate(layers):
+        vars(layer)["_exchange"] = ProcessExchange(processes, i)
+    over = "over all processes" if name is None else f"over the group {name!r}"
+    return ConversionReport("synchronized", tuple(Change(name, _name_of(one), over) for name, one in layers), ())
+
+
+def unsync(model: nn.Module) -> ConversionReport:
+    """Undo `sync`: each process has its own statistics again."""
+    _check_model("unsync", model)
+    changed = []
+    for name, layer in model.named_modules():
+        if isinstance(vars(layer).pop("_exchange", None), ProcessExchange):
+            changed.append(Change(name, _name_of(layer), "over this process"))
+    return ConversionReport("unsynchronized", tuple(changed), ())
+
+
+def merge_running(model: nn.Module, process_group: Any = None) -> None:
+    """Merge the running statistics of all ranks, each weighted by how many batches it has seen.
+
+    Afterwards all ranks have the same: mean and variance of the ranks' distributions taken together, which includes how
+    far their means are apart, and the sum of their `num_batches_tracked`. Ranks that have seen none count nothing.
+
+    It is for ranks that were trained with statistics of their own: DistributedDataParallel would keep those of rank 0
+    and drop the others. Batches should be of similar size. Call it on all ranks.
+    """
+    layers = [layer for _, layer in _batch_norms("merge_running", model) if layer.running_mean is not None]
+    names = [(name, layer.num_features) for name, layer in _batch_norms("merge_running", model)]
+    processes = Processes(names, _name_of_group("merge_running", process_group), process_group)
+    if processes.size() < 2 or not layers:
+        return
+    processes.check_layers(names[0][0])
+    tables = [_running_table(layer) for layer in layers]
+    merged = merge_tables(processes.gather_all(names[0][0], torch.cat(tables)))
+    with torch.no_grad():
+        for layer, table in zip(layers, torch.split(merged, [len(one) for one in tables]), strict=True):
+            count, mean, m2 = table.unbind(-1)
+            seen = count > 0
+            layer.running_mean.copy_(torch.where(seen, mean.to(layer.running_mean.dtype), layer.running_mean))
+            var = m2 / count.clamp(min=1.0)
+            layer.running_var.copy_(torch.where(seen, var.to(layer.running_var.dtype), layer.running_var))
+            layer.num_batches_tracked.copy_(count[0])
+
+
+def _name_of_group(who: str, group: Any) -> str | None:
+    if group is None:
+        return None
+    if not hasattr(group, "group_name"):  # what torch.distributed.new_group returns to ranks that are no members
+        raise ValueError(
+            f"{who}: process_group must be a group that this process is in, got {group!r}. Pass the group of this rank."
+        )
+    return str(group.group_name)
+
+
+def _running_table(layer: Any) -> Tensor:
+    """(channels, 3): as many elements as batches were seen."""
+    mean = layer.running_mean
+    mean = mean.to(wire_dtype(mean))
+    count = layer.num_batches_tracked.to(mean.device, mean.dtype).expand(mean.shape)
+    return torch.stack([count, mean, count * layer.running_var.to(mean.dtype)], -1)
+
+
+def _batch_norms(who: str, model: nn.Module) -> list[tuple[str, Any]]:
+    _check_model(who, model)
+    found: list[tuple[str, Any]] = []
+    for name, layer in model.named_modules():
+        if isinstance(layer, TorchBatchNorm):
+            if not isinstance(layer, _BatchNorm):
+                raise ValueError(
+                    f"{who}: layers of truenorm, got torch.nn.{type(layer).__name__} at {name!r}. "
+                    "Call convert(model) first."
+                )
+            if isinstance(layer, LazyModuleMixin):
+                raise ValueError(
+                    f"{who}: the channels of {type(layer).__name__} at {name!r} are not known yet. "
+                    "Run the model once before."
+                )
+            found.append((name, layer))
+    return found

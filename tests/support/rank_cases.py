@@ -1,0 +1,389 @@
+"""What the tests of statistics across processes run on each rank.
+
+Every rank has the data of all, and the oracle: torch's own batch norm in float64, in this process, over the valid
+values of all ranks and nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from errors import assert_message
+from torch import distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import truenorm.torch as tnt
+
+SAMPLES, CHANNELS, STEPS = 6, 3, 5
+LENGTHS = (4, 0, 5, 1, 3, 2)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+CROSS = list(itertools.product(DTYPES, (False, True), (False, True)))  # dtype, lengths, affine
+
+Assignment = tuple[tuple[int, ...], ...]  # the samples of each rank
+
+
+def normal(*shape: int, seed: int = 0, dtype: Any = None) -> Any:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype or torch.float64)
+
+
+def odd_layer(dtype: Any = torch.float32, affine: bool = True, kind: Any = tnt.BatchNorm1d, **options: Any) -> Any:
+    layer = kind(CHANNELS, affine=affine, eps=3e-3, momentum=0.3, **options)
+    if affine:
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor([-1.5, 0.7, 2.0]))
+            layer.bias.copy_(torch.tensor([0.3, -2.0, 0.1]))
+    return layer.to(dtype)
+
+
+def gathered(one: Any) -> list[Any]:
+    found = [torch.empty_like(one) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, one.contiguous())
+    return found
+
+
+def assert_equal_on_all_ranks(model: Any) -> None:
+    for name, one in model.named_buffers():
+        assert all(torch.equal(other, one) for other in gathered(one)), f"{name} differs between ranks"
+
+
+def assert_close(found: Any, expected: Any, dtype: Any, what: str) -> None:
+    assert bool(found.isfinite().all()), what
+    assert found.shape == expected.shape, what
+    if not found.numel():
+        return
+    error = (found.double() - expected.double()).abs().max().item()
+    assert error <= TOLERANCE[dtype] * max(1.0, expected.abs().max().item()), f"{what}: off by {error}"
+
+
+def assignments_equal_one_process(rank: int, world: int, assignments: Iterable[Assignment]) -> None:
+    """Outputs, gradients and buffers of each assignment of samples to ranks, crossed with dtype, lengths and affine."""
+    for number, assignment in enumerate(assignments):
+        dtype, ragged, affine = CROSS[number % len(CROSS)]
+        x = (normal(SAMPLES, CHANNELS, STEPS, seed=number) + torch.tensor([5.0, -3.0, 0.5])[:, None]).to(dtype)
+        dy = normal(SAMPLES, CHANNELS, STEPS, seed=number + 1000).to(dtype)
+        lengths = torch.tensor(LENGTHS) if ragged else torch.full((SAMPLES,), STEPS)
+        rows = torch.arange(STEPS) < lengths[:, None]  # (samples, steps)
+        oracle = odd_layer(torch.float64, affine, nn.BatchNorm1d)
+        if affine:
+            with torch.no_grad():  # the parameters that the layer really has
+                for one, other in zip(oracle.parameters(), odd_layer(dtype).parameters(), strict=True):
+                    one.copy_(other)
+        packed = x.transpose(1, 2)[rows].double().requires_grad_()
+        y = oracle(packed)
+        y.backward(dy.transpose(1, 2)[rows].double())
+        expected, dx = torch.zeros(2, SAMPLES, STEPS, CHANNELS, dtype=torch.float64)
+        expected[rows], dx[rows] = y.detach(), packed.grad
+        layer = odd_layer(dtype, affine)
+        tnt.sync(layer)
+        mine = torch.tensor(assignment[rank], dtype=torch.long)
+        part = x[mine].requires_grad_()
+        found = layer(part, lengths=lengths[mine] if ragged else None)
+        found.backward(dy[mine])
+        what = f"{assignment}, {dtype}, lengths {ragged}, affine {affine}"
+        assert_close(found.detach().transpose(1, 2), expected[mine], dtype, f"y of {what}")
+        assert_close(part.grad.transpose(1, 2), dx[mine], dtype, f"dx of {what}")
+        for name, parameter in oracle.named_parameters():
+            total = getattr(layer, name).grad.double()
+            dist.all_reduce(total)  # DistributedDataParallel averages a mean loss: the same up to that factor
+            assert_close(total, parameter.grad, dtype, f"d{name} of {what}")
+        for name, buffer in oracle.named_buffers():
+            assert_close(getattr(layer, name), buffer, torch.float32, f"{name} of {what}")
+        assert_equal_on_all_ranks(layer)
+
+
+def every_form_equals_one_process(rank: int, world: int, engine_name: str) -> None:
+    """Masks, weights, packed rows, images and memory orders: the layer in one process is the oracle here."""
+    from truenorm import engine
+
+    engine.use("native" if engine_name == "native" else "reference")
+    x, dy = normal(SAMPLES, CHANNELS, 4, 5) + 3.0, normal(SAMPLES, CHANNELS, 4, 5, seed=1)
+    mask = normal(SAMPLES, 4, 5, seed=2) > 0
+    whole_mask = normal(SAMPLES, CHANNELS, 4, 5, seed=3) > 0
+    weight = normal(SAMPLES, 4, 5, seed=4).abs()
+    weight[1] = 0.0
+    forms: list[tuple[Any, dict[str, Any]]] = [
+        (tnt.BatchNorm2d, {}),
+        (tnt.BatchNorm2d, {"valid": mask}),
+        (tnt.BatchNorm2d, {"valid": whole_mask}),
+        (tnt.BatchNorm2d, {"sample_weight": weight}),
+        (tnt.BatchNorm2d, {"lengths": (torch.tensor([4, 1, 0, 3, 2, 4]), torch.tensor([5, 2, 1, 0, 5, 3]))}),
+        (tnt.BatchNorm2d, {"lengths": torch.tensor(LENGTHS), "along": 3}),
+        (tnt.BatchNorm1d, {}),
+    ]
+    mine = slice(0, 1) if rank == 0 else slice(1, SAMPLES)
+    for (kind, given), last, padding in itertools.product(forms, (False, True), ("zero", "keep")):
+        dims = 4 if kind is tnt.BatchNorm2d else 2
+        values, gradient = (one if dims == 4 else one[:, :, 0, 0] for one in (x, dy))
+        if last and dims == 4:
+            values = values.contiguous(memory_format=torch.channels_last)
+        oracle, layer = (odd_layer(torch.float64, kind=kind, padding=padding) for _ in range(2))
+        tnt.sync(layer)
+        whole, part = values.clone().requires_grad_(), values[mine].clone().requires_grad_()
+        y = oracle(whole, **given)
+        y.backward(gradient)
+        found = layer(part, **{name: _part(one, mine) for name, one in given.items()})
+        found.backward(gradient[mine].transpose(0, 1).contiguous().transpose(0, 1))  # of other strides
+        what = f"{kind.__name__}, {sorted(given)}, channels last {last}, {padding}, {engine_name}"
+        assert_close(found.detach(), y.detach()[mine], torch.float64, f"y of {what}")
+        assert_close(part.grad, whole.grad[mine], torch.float64, f"dx of {what}")
+        for name, parameter in oracle.named_parameters():
+            total = getattr(layer, name).grad
+            dist.all_reduce(total)
+            assert_close(total, parameter.grad, torch.float64, f"d{name} of {what}")
+        for name, buffer in oracle.named_buffers():
+            assert_close(getattr(layer, name), buffer, torch.float32, f"{name} of {what}")
+    engine.use("native" if "native" in engine.available() else "reference")
+
+
+def _part(given: Any, mine: slice) -> Any:
+    if isinstance(given, tuple):
+        return tuple(one[mine] for one in given)
+    return given if isinstance(given, int) else given[mine]
+
+
+# ---- training ----
+
+
+class Network(nn.Module):
+    """Three batch norms, two of them in parallel branches, of different widths.
+
+    No bias before a batch norm: its gradient is 0 but for rounding, of which Adam makes whole steps.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv1d(2, 4, 3, padding=1, bias=False), tnt.BatchNorm1d(4)
+        self.left, self.left_norm = nn.Conv1d(4, 3, 1, bias=False), tnt.BatchNorm1d(3)
+        self.right, self.right_norm = nn.Conv1d(4, 5, 1, bias=False), tnt.BatchNorm1d(5)
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(self.first(x)).relu()
+        left, right = self.left_norm(self.left(x)), self.right_norm(self.right(x))
+        return self.last(torch.cat([left, right], 1).tanh().mean(2))
+
+
+def make_network() -> Any:
+    torch.manual_seed(7)
+    return Network().double()
+
+
+def training_equals_one_process(rank: int, world: int, optimizer: str, steps: int, forwards: int) -> None:
+    """DistributedDataParallel with `sync`; `forwards` before each backward."""
+    oracle, model = make_network(), make_network()
+    tnt.sync(model)
+    wrapped = DistributedDataParallel(model)
+    make: Any = {
+        "SGD": lambda of: torch.optim.SGD(of, 0.1, momentum=0.9),
+        "Adam": lambda of: torch.optim.Adam(of, 1e-2),
+    }
+    optimizers = [make[optimizer](one.parameters()) for one in (oracle, model)]
+    sizes = [rank + 2 for rank in range(world)]
+    start, total = sum(sizes[:rank]), sum(sizes)
+    for step in range(steps):
+        for one in optimizers:
+            one.zero_grad()
+        losses: list[Any] = [0.0, 0.0]
+        for number in range(forwards):
+            x, target = normal(total, 2, 6, seed=10 * step + number), normal(total, 2, seed=10 * step + number + 5000)
+            mine = slice(start, start + sizes[rank])
+            losses[0] = losses[0] + ((oracle(x) - target) ** 2).sum() / total
+            losses[1] = losses[1] + ((wrapped(x[mine]) - target[mine]) ** 2).sum() * world / total
+        for loss, one in zip(losses, optimizers, strict=True):
+            loss.backward()
+            one.step()
+    for (name, one), other in zip(model.state_dict().items(), oracle.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9, msg=name)
+    assert_equal_on_all_ranks(model)
+
+
+def checkpointing_counts_once(rank: int, world: int) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    for reentrant in (False, True):
+        found = []
+        for checkpointed in (False, True):
+            model = make_network()
+            tnt.sync(model)
+            x = normal(rank + 2, 2, 6, seed=rank).requires_grad_()
+            y: Any = checkpoint(model, x, use_reentrant=reentrant) if checkpointed else model(x)
+            y.backward(normal(rank + 2, 2, seed=3))
+            found.append([x.grad, *(one.grad for one in model.parameters()), *model.buffers()])
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(one, other)
+
+
+def wrapped_models_equal_eager(rank: int, world: int, how: str) -> None:
+    """A compiled model, or one that FSDP2 has sharded, computes what the synchronized model computes."""
+    found = []
+    for wrapped in (False, True):
+        model: Any = make_network()
+        tnt.sync(model)
+        if wrapped and how == "compile":
+            model = torch.compile(model, backend="eager")
+        elif wrapped:
+            from torch.distributed.fsdp import fully_shard
+
+            fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (world,)))
+        x = normal(rank + 2, 2, 6, seed=rank).requires_grad_()
+        y = model(x)
+        y.backward(normal(rank + 2, 2, seed=3))
+        found.append([y.detach(), x.grad, *model.buffers()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+# ---- edges ----
+
+
+def evaluation_exchanges_nothing(rank: int, world: int) -> None:
+    model = make_network()
+    tnt.sync(model)
+    before = {name: one.clone() for name, one in model.named_buffers()}
+    model.eval()
+    if rank == 0:  # the others would never answer
+        model(normal(3, 2, 6))
+    tnt.freeze(model.train())
+    if rank == 0:
+        model(normal(3, 2, 6)).backward(normal(3, 2))
+    assert all(torch.equal(one, before[name]) for name, one in model.named_buffers())
+
+
+def one_value_on_all_ranks_is_refused(rank: int, world: int) -> list[Any]:
+    found: list[Any] = []
+    for counts, on_single in (((1, 0), "error"), ((1, 0), "running"), ((1, 1), "error"), ((0, 0), "error")):
+        layer = odd_layer(torch.float64, on_single=on_single)
+        tnt.sync(layer)
+        x = normal(counts[rank], CHANNELS, 1)
+        try:
+            found.append(layer(x).detach())
+        except ValueError as error:
+            found.append(str(error))
+        found.append(int(layer.num_batches_tracked))
+    return found
+
+
+def a_value_that_is_not_finite_on_one_rank(rank: int, world: int) -> tuple[int, int, Any]:
+    layer = odd_layer()
+    tnt.sync(layer)
+    x = normal(4, CHANNELS, 2, dtype=torch.float32)
+    x[0, 1] = torch.inf if rank == 1 else x[0, 1]
+    layer(x)
+    return layer.skipped_batches, int(layer.num_batches_tracked), layer.running_mean
+
+
+def copies_and_pickles_find_their_group(rank: int, world: int) -> None:
+    import copy
+    import pickle
+
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    layer = odd_layer(torch.float64)
+    tnt.sync(layer, pairs[rank // 2])
+    x = normal(world, 2, CHANNELS, 3)
+    start = rank // 2 * 2
+    expected = odd_layer(torch.float64)
+    y = expected(x[start : start + 2].flatten(0, 1)).detach()
+    for one in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        found = one(x[rank]).detach()
+        torch.testing.assert_close(found, y[2 * (rank - start) : 2 * (rank - start) + 2])
+        torch.testing.assert_close(one.running_mean, expected.running_mean)
+    text = "sync: process_group must be a group that this process is in, got -100. Pass the group of this rank."
+    assert_message(lambda: tnt.sync(layer, pairs[1 - rank // 2]), ValueError, text)
+
+
+def running_statistics_are_merged(rank: int, world: int) -> None:
+    """Batches of equal size, momentum None: the ranks' statistics taken together are those of all batches."""
+    counts = [3, 1, 0, 2][:world]
+    layers = [odd_layer(torch.float64) for _ in range(world)]
+    tables = []
+    for other, layer in enumerate(layers):
+        layer.momentum = None
+        for number in range(counts[other]):
+            layer(normal(50, CHANNELS, seed=10 * other + number) * (other + 1) + other)
+        tables.append((counts[other], layer.running_mean.clone(), layer.running_var.clone()))
+    total = sum(count for count, _, _ in tables)
+    mean = sum(count * mean for count, mean, _ in tables) / total
+    var = sum(count * (var + (one - mean) ** 2) for count, one, var in tables) / total
+    model: Any = nn.Sequential(layers[rank], tnt.BatchNorm1d(2, track_running_stats=False), tnt.BatchNorm1d(2))
+    tnt.merge_running(model)
+    torch.testing.assert_close(layers[rank].running_mean, mean)
+    torch.testing.assert_close(layers[rank].running_var, var)
+    assert int(layers[rank].num_batches_tracked) == total
+    assert torch.equal(model[2].running_var, torch.ones(2))  # nobody has seen a batch
+    assert_equal_on_all_ranks(model)
+
+
+# ---- ranks that disagree ----
+
+
+def ranks_at_different_layers(rank: int, world: int, what: str) -> str:
+    """The error of each rank, and a check that no buffer has changed."""
+    widths = (4, 7) if what == "width" and rank == 1 else (4, 6)
+    model: Any = nn.ModuleDict({"first": tnt.BatchNorm1d(widths[0]), "second": tnt.BatchNorm1d(widths[1])})
+    tnt.sync(model)
+    first, second = normal(3, widths[0], dtype=torch.float32), normal(3, widths[1], dtype=torch.float32)
+    before = {name: one.clone() for name, one in model["second"].named_buffers()}
+    try:
+        if what == "gradient":
+            model["first"].requires_grad_(rank == 0)
+            model["first"](first)
+        elif what == "backward" and rank == 1:
+            model["first"](first.requires_grad_()).sum().backward()
+        else:
+            if not (what == "skips" and rank == 1):
+                model["first"](first)
+            if what == "again" and rank == 1:
+                model["first"](first)
+            model["second"](second)
+    except RuntimeError as error:
+        buffers = model["second"].named_buffers()
+        assert all(torch.equal(one, before[name]) for name, one in buffers), "half an update"
+        return str(error)
+    return "no error"
+
+
+def one_rank_needs_no_gradient_of_x(rank: int, world: int) -> None:
+    """pytorch's SyncBatchNorm exchanges in backward only where x needs a gradient, and waits for ever."""
+    x, dy = normal(4, CHANNELS), normal(4, CHANNELS, seed=1)
+    oracle, layer = odd_layer(torch.float64), odd_layer(torch.float64)
+    tnt.sync(layer)
+    whole = x.clone().requires_grad_()
+    oracle(whole).backward(dy)
+    mine = slice(2 * rank, 2 * rank + 2)
+    part = x[mine].clone().requires_grad_(rank == 0)
+    layer(part).backward(dy[mine])
+    if rank == 0:
+        torch.testing.assert_close(part.grad, whole.grad[mine])
+
+
+def a_rank_is_lost(rank: int, world: int, signal_number: int, where: str) -> str:
+    """Rank 1 kills or stops itself at this place; what do the others say?"""
+    import os
+
+    layer: Any = nn.ModuleDict({"norm": odd_layer(torch.float64)})
+    tnt.sync(layer)
+    layer = layer["norm"]
+    x = normal(4, CHANNELS).requires_grad_()
+    y = layer(x)
+    if where == "forward":
+        if rank == 1:
+            os.kill(os.getpid(), signal_number)
+        before = {name: one.clone() for name, one in layer.named_buffers()}
+        try:
+            layer(x)
+        except RuntimeError as error:
+            assert all(torch.equal(one, before[name]) for name, one in layer.named_buffers()), "half an update"
+            return str(error)
+        return "no error"
+    if rank == 1:
+        os.kill(os.getpid(), signal_number)
+    try:
+        y.backward(normal(4, CHANNELS))
+    except RuntimeError as error:
+        return str(error)
+    return "no error"

@@ -1,0 +1,224 @@
+"""`sync`: statistics over processes are those of one process that has all the data."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from errors import assert_message
+from fingerprint import fingerprint
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import rank_cases as cases  # noqa: E402
+from ranks import Ranks, check  # noqa: E402
+
+import truenorm as tn  # noqa: E402
+import truenorm.torch as tnt  # noqa: E402
+from truenorm.torch._processes import merge_tables  # noqa: E402
+
+nn = torch.nn
+WORLD = 4
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    started = Ranks(WORLD)
+    yield started
+    started.close()
+
+
+def contiguous_assignments(samples: int, world: int) -> list[cases.Assignment]:
+    """All ways to cut the samples into this many parts, also empty ones."""
+    found = []
+    for cuts in itertools.combinations_with_replacement(range(samples + 1), world - 1):
+        ends = (0, *cuts, samples)
+        found.append(tuple(tuple(range(a, b)) for a, b in itertools.pairwise(ends)))
+    return found
+
+
+def test_42_64_76_77_85_any_split_over_ranks_equals_one_process(ranks: Ranks) -> None:
+    assignments = contiguous_assignments(cases.SAMPLES, 3)
+    assert len(assignments) == 28
+    check(ranks.run(3, cases.assignments_equal_one_process, assignments))
+
+
+@pytest.mark.slow
+def test_42_all_assignments_of_samples_to_ranks(ranks: Ranks) -> None:
+    check(ranks.run(4, cases.assignments_equal_one_process, contiguous_assignments(cases.SAMPLES, 4)))
+    for world in (1, 2):
+        owners = itertools.product(range(world), repeat=cases.SAMPLES)
+        assignments = [
+            tuple(tuple(i for i, o in enumerate(own) if o == rank) for rank in range(world)) for own in owners
+        ]
+        check(ranks.run(world, cases.assignments_equal_one_process, assignments))
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_40_masks_weights_and_layouts(ranks: Ranks, engine: str) -> None:
+    check(ranks.run(2, cases.every_form_equals_one_process, engine))
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_74_82_training_on_three_ranks_equals_one_process(ranks: Ranks, optimizer: str) -> None:
+    check(ranks.run(3, cases.training_equals_one_process, optimizer, 20, 1))
+
+
+def test_two_forwards_before_one_backward(ranks: Ranks) -> None:
+    check(ranks.run(2, cases.training_equals_one_process, "SGD", 3, 2))
+
+
+def test_50_a_checkpointed_forward_counts_once_on_all_ranks(ranks: Ranks) -> None:
+    check(ranks.run(2, cases.checkpointing_counts_once))
+
+
+def test_80_evaluation_and_frozen_statistics_exchange_nothing(ranks: Ranks) -> None:
+    check(ranks.run(2, cases.evaluation_exchanges_nothing, timeout=5.0))
+
+
+def test_31_one_value_is_refused_by_the_count_of_all_ranks(ranks: Ranks) -> None:
+    zero, one = check(ranks.run(2, cases.one_value_on_all_ranks_is_refused))
+    text = "Expected more than 1 value per channel when training, got input size torch.Size([{}, 3, 1])"
+    text += " and 1 value in all parts together"
+    assert (zero[0], one[0]) == (text.format(1), text.format(0))
+    assert zero[2].shape == (1, 3, 1)  # on_single="running"
+    assert one[2].shape == (0, 3, 1)
+    assert bool(zero[4].isfinite().all())
+    assert bool(one[4].isfinite().all())
+    assert [zero[i] for i in (1, 3, 5, 7)] == [one[i] for i in (1, 3, 5, 7)] == [0, 0, 1, 0]
+
+
+def test_22_one_rank_with_inf_changes_no_rank(ranks: Ranks) -> None:
+    for skipped, count, mean in check(ranks.run(2, cases.a_value_that_is_not_finite_on_one_rank)):
+        assert (skipped, count, mean.tolist()) == (1, 0, [0.0, 0.0, 0.0])
+
+
+def test_89_copies_and_pickles_find_their_group(ranks: Ranks) -> None:
+    check(ranks.run(4, cases.copies_and_pickles_find_their_group))
+
+
+def test_84_running_statistics_of_unsynchronized_ranks_are_merged(ranks: Ranks) -> None:
+    check(ranks.run(4, cases.running_statistics_are_merged))
+
+
+def test_78_one_rank_needs_no_gradient_of_x(ranks: Ranks) -> None:
+    check(ranks.run(2, cases.one_rank_needs_no_gradient_of_x, timeout=5.0))
+
+
+SAME_ORDER = "Run the same model on all ranks, with an empty batch where there is no data."
+DISAGREEMENTS = {
+    "skips": "sync: all ranks must run the same layers in the same order, but rank 0 is in call 1 of 'first', "
+    f"rank 1 is in call 1 of 'second'. {SAME_ORDER}",
+    "again": "sync: all ranks must run the same layers in the same order, but rank 0 is in call 1 of 'second', "
+    f"rank 1 is in call 2 of 'first'. {SAME_ORDER}",
+    "backward": "sync: all ranks must run the same layers in the same order, but rank 0 is in call 1 of 'second', "
+    f"rank 1 is in call 1 of 'first' (backward). {SAME_ORDER}",
+    "width": "sync: all ranks must have the same layers, got 'second' of 6 channels on rank 0 and 'second' of 7 "
+    "channels on rank 1. Build the same model on all ranks before sync(model).",
+    "gradient": "sync: all ranks must run a backward, or none, but in call 1 of 'first' neither x nor weight nor bias "
+    "requires a gradient on rank 1. Set requires_grad alike on all ranks.",
+}
+
+
+@pytest.mark.parametrize("what", DISAGREEMENTS)
+def test_79_ranks_that_disagree_are_named_on_all_ranks(ranks: Ranks, what: str) -> None:
+    found = check(ranks.run(2, cases.ranks_at_different_layers, what, timeout=5.0))
+    assert found == [DISAGREEMENTS[what]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_79_a_rank_that_is_lost_is_an_error_on_the_others(number: int, where: str) -> None:
+    few = Ranks(2)
+    try:
+        (found, _) = few.run(2, cases.a_rank_is_lost, number, where, timeout=3.0, lost=(1,))
+    finally:
+        few.close()
+    assert isinstance(found, str), found
+    assert found.startswith(
+        "sync: rank 0 of 2 could not exchange the statistics of 'norm'. "
+        "Another rank has ended, or did not come to this layer in time. "
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["compile", "fully_shard"])
+def test_90_compiled_and_sharded_models(ranks: Ranks, how: str) -> None:
+    check(ranks.run(2, cases.wrapped_models_equal_eager, how))
+
+
+@pytest.mark.slow
+def test_torchrun(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import rank_cases, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "rank_cases.training_equals_one_process(dist.get_rank(), dist.get_world_size(), 'SGD', 3, 1)\n"
+        "dist.destroy_process_group()\n"
+    )
+    run = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    paths = os.pathsep.join([str(Path(cases.__file__).parent), *sys.path])
+    environment = os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *run], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- in one process ----
+
+
+def test_without_a_process_group_nothing_changes() -> None:
+    model, plain = cases.make_network(), cases.make_network()
+    before = fingerprint(model)
+    assert str(tnt.sync(model)).splitlines()[:2] == [
+        "3 normalization layers synchronized",
+        "  norm        truenorm.BatchNorm1d  over all processes",
+    ]
+    x = cases.normal(4, 2, 6)
+    assert torch.equal(model(x), plain(x))
+    tnt.unsync(model)
+    model.load_state_dict(cases.make_network().state_dict())
+    assert fingerprint(model) == before
+
+
+def test_synchronized_layers_keep_their_kind_until_unsync() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4))
+    before = fingerprint(model)
+    tnt.convert(model)
+    tnt.sync(model)
+    for report in (tnt.revert(model), tnt.convert(model, to="group")):
+        assert [change.outcome for change in report.left] == ["synchronized: call unsync(model) first"]
+    tnt.unsync(model)
+    tnt.revert(model)
+    assert fingerprint(model) == before
+
+
+def test_other_layers_are_refused() -> None:
+    text = "sync: layers of truenorm, got torch.nn.SyncBatchNorm at '1'. Call convert(model) first."
+    model = nn.Sequential(tnt.BatchNorm1d(4), nn.SyncBatchNorm(4))
+    assert_message(lambda: tnt.sync(model), ValueError, text)
+    assert model[0]._exchange is None
+    text = "sync: the channels of LazyBatchNorm1d at '' are not known yet. Run the model once before."
+    assert_message(lambda: tnt.sync(tnt.LazyBatchNorm1d()), ValueError, text)
+
+
+@pytest.mark.parametrize("count", [2**24 + 1, 2**31, 2**40])
+def test_23_87_counts_are_exact(count: int) -> None:
+    tables = torch.tensor([[[count, 2.0, 3.0]], [[1, 2.0, 0.0]], [[0, torch.nan, torch.nan]]], dtype=torch.float64)
+    assert merge_tables(tables).tolist() == [[count + 1, 2.0, 3.0]]
+
+
+def test_tables_merge_as_moments_do() -> None:
+    generator = np.random.default_rng(0)
+    for scale in (1.0, 1e-200, 1e300):
+        counts, means = generator.integers(0, 5, (4, 6)), generator.normal(size=(4, 6)) * scale
+        squares = generator.random((4, 6)) * np.minimum(scale, 1e150) ** 2
+        expected = tn.merge(*(tn.Moments(*part) for part in zip(counts, means, squares, strict=True)))
+        found = merge_tables(torch.from_numpy(np.stack([counts, means, squares], -1)))
+        for i, name in enumerate(("count", "mean", "m2")):
+            np.testing.assert_allclose(found[:, i].numpy(), getattr(expected, name), rtol=1e-14)
