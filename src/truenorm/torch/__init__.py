@@ -30,6 +30,7 @@ from truenorm.torch.lazy import (
     LazyInstanceNorm2d,
     LazyInstanceNorm3d,
 )
+from truenorm.torch.microbatches import together
 from truenorm.torch.pattern_layer import Normalize
 from truenorm.torch.replacement import FrozenBatchNorm1d, FrozenBatchNorm2d, FrozenBatchNorm3d
 from truenorm.torch.synchronization import merge_running, sync, unsync
@@ -74,5 +75,6 @@ __all__ = [
     "thaw",
     "to_flax",
     "to_keras",
+    "together",
     "unsync",
 ]

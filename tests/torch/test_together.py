@@ -1,0 +1,245 @@
+"""`together`: micro-batches that are normalized as the batch that they are parts of."""
+
+import copy
+import itertools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from errors import assert_message
+from fingerprint import fingerprint
+from torch_data import normal
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import truenorm.torch as tnt  # noqa: E402
+
+nn = torch.nn
+SAMPLES = 5
+LENGTHS = torch.tensor([6, 2, 5, 3, 4])
+
+
+class Network(nn.Module):
+    """Three batch norms, attention, and lengths."""
+
+    def __init__(self, checkpointed: bool | None = None) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv1d(3, 4, 1), tnt.BatchNorm1d(4, momentum=0.3)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.second, self.third = tnt.BatchNorm1d(4, eps=3e-3), tnt.BatchNorm1d(2, momentum=None)
+        self.last = nn.Linear(4, 2)
+        self.reentrant = checkpointed
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        x = self.norm(self.first(x), lengths=lengths).tanh()
+        if self.reentrant is not None:
+            x = checkpoint(self.middle, x, lengths, use_reentrant=self.reentrant)
+        else:
+            x = self.middle(x, lengths)
+        return self.third(x)
+
+    def middle(self, x: Any, lengths: Any) -> Any:
+        padding = torch.arange(x.shape[2]) >= lengths[:, None]
+        mixed = self.attention(*[x.transpose(1, 2)] * 3, key_padding_mask=padding, need_weights=False)[0]
+        x = self.second(x + mixed.transpose(1, 2), lengths=lengths)
+        return self.last(x.sum(2))
+
+
+def make(**options: Any) -> Any:
+    torch.manual_seed(3)
+    return Network(**options).double()
+
+
+def splits(count: int) -> list[list[slice]]:
+    """All ways to cut a batch into parts that are not empty."""
+    found = []
+    for cuts in itertools.product([False, True], repeat=count - 1):
+        ends = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), count]
+        found.append([slice(a, b) for a, b in itertools.pairwise(ends)])
+    return found
+
+
+X, DY = normal(SAMPLES, 3, 6, dtype=torch.float64), normal(SAMPLES, 2, seed=1, dtype=torch.float64)
+call: Callable[[Any, Any], Any] = lambda model, batch: model(*batch)  # noqa: E731
+
+
+def parts_of(x: Any, parts: list[slice], short: bool) -> list[Any]:
+    """Micro-batches; short: each without the padding that only other ones need."""
+    return [(x[one][:, :, : int(LENGTHS[one].max()) if short else 6], LENGTHS[one]) for one in parts]
+
+
+def results(model: Any, run: Callable[[Any, Any], list[Any]]) -> dict[str, Any]:
+    x = X.clone().requires_grad_()
+    y = torch.cat(run(model, x))
+    y.backward(DY)
+    gradients = {f"d{name}": one.grad for name, one in model.named_parameters()}
+    return {"y": y.detach(), "dx": x.grad, **gradients, **dict(model.named_buffers())}
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any], what: str) -> None:
+    assert found.keys() == expected.keys()
+    for name, one in expected.items():
+        assert bool(one.isfinite().all())
+        tolerance = 1e-6 if one.dtype == torch.float32 else 1e-11
+        torch.testing.assert_close(found[name], one, rtol=tolerance, atol=tolerance, msg=f"{name} of {what}")
+
+
+def test_46_every_split_equals_the_whole_batch() -> None:
+    """Micro-batches are padded alike, or of different shapes, in turn."""
+    expected = results(make(), lambda model, x: [model(x, LENGTHS)])
+    for number, parts in enumerate(splits(SAMPLES)):
+
+        def run(model: Any, x: Any, parts: Any = parts, short: bool = number % 2 == 0) -> Any:
+            return tnt.together(model, parts_of(x, parts, short), call)
+
+        assert_same(results(make(), run), expected, str(parts))
+
+
+def test_46_microbatches_without_it_are_not_the_whole_batch() -> None:
+    whole, parts = make(), [slice(0, 2), slice(2, 5)]
+    expected = whole(X, LENGTHS)
+    found = torch.cat([call(make(), one) for one in parts_of(X, parts, True)])
+    assert (found - expected).abs().max() > 0.1
+
+
+def test_50_a_checkpoint_finds_the_statistics_of_the_whole() -> None:
+    expected = results(make(), lambda model, x: [model(x, LENGTHS)])
+    parts = [slice(0, 2), slice(2, 3), slice(3, 5)]
+    found = results(make(checkpointed=False), lambda model, x: tnt.together(model, parts_of(x, parts, True), call))
+    assert_same(found, expected, "checkpoint")
+
+
+def test_save_on_cpu_inside_of_forward() -> None:
+    expected = results(make(), lambda model, x: [model(x, LENGTHS)])
+
+    def forward(model: Any, batch: Any) -> Any:
+        with torch.autograd.graph.save_on_cpu():
+            return model(*batch)
+
+    parts = [slice(0, 2), slice(2, 5)]
+    assert_same(results(make(), lambda model, x: tnt.together(model, parts_of(x, parts, True), forward)), expected, "")
+
+
+def test_a_second_backward_gives_the_same_bits() -> None:
+    x = X.clone().requires_grad_()
+    y = torch.cat(tnt.together(make(), parts_of(x, [slice(0, 2), slice(2, 5)], True), call))
+    one, two = (torch.autograd.grad(y, x, DY, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def test_one_microbatch_needs_no_gradient() -> None:
+    layer, whole = tnt.BatchNorm1d(3), tnt.BatchNorm1d(3)
+    x, dy = normal(4, 3), normal(4, 3, seed=1)
+    expected = x.clone().requires_grad_()
+    whole(expected).backward(dy)
+    first = x[:2].clone().requires_grad_()
+    torch.cat(tnt.together(layer, [first, x[2:]])).backward(dy)
+    torch.testing.assert_close(first.grad, expected.grad[:2])
+    torch.testing.assert_close(layer.weight.grad, whole.weight.grad)
+
+
+def test_forms_of_microbatches() -> None:
+    layer, x = tnt.BatchNorm1d(3), normal(4, 3)
+    expected = tnt.BatchNorm1d(3)(x)
+    for batches in ([x[:2], x[2:]], [(x[:2], 1), [x[2:]]], [{"input": x[:2]}, {"input": x[2:]}]):
+        torch.testing.assert_close(torch.cat(tnt.together(layer, batches)), expected)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_threads_have_the_modes_of_the_caller(mode: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), tnt.BatchNorm1d(4))
+    with mode():
+        expected = copy.deepcopy(model)(normal(4, 3))
+        found = torch.cat(tnt.together(model, [normal(4, 3)[:1], normal(4, 3)[1:]]))
+    assert (found.dtype, found.requires_grad) == (expected.dtype, expected.requires_grad)
+    assert found.is_inference() == expected.is_inference()
+    torch.testing.assert_close(found, expected)
+
+
+def test_random_numbers_are_drawn_in_the_same_order_each_time() -> None:
+    model = nn.Sequential(nn.Dropout(), tnt.BatchNorm1d(4), nn.Dropout())
+    found = []
+    for _ in range(3):
+        torch.manual_seed(5)
+        found.append(torch.cat(tnt.together(copy.deepcopy(model), list(normal(6, 4).split(2)))))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+# ---- what goes wrong ----
+
+
+class Odd(nn.Module):
+    """Runs its layers in an order that depends on the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = tnt.BatchNorm1d(3), tnt.BatchNorm1d(3)
+
+    def forward(self, x: Any) -> Any:
+        kind = int(x[0, 0])
+        if kind == 9:
+            raise KeyError("a mistake")
+        order = {0: (self.one, self.two), 1: (self.two, self.one), 2: (self.one,)}[kind]
+        for layer in order:
+            x = layer(x)
+        return x
+
+
+def batches_of(*kinds: int) -> list[Any]:
+    return [torch.full((2, 3), float(kind)) + torch.rand(2, 3) / 2 for kind in kinds]
+
+
+SAME = "together: all micro-batches must run the same layers in the same order, but one came to"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "kind", "text"),
+    [
+        ((0, 1, 0), RuntimeError, f"{SAME} 'two' when another was at 'one'."),
+        ((0, 0, 2), RuntimeError, f"{SAME} 'two' when another had ended."),
+        ((2, 0, 0), RuntimeError, f"{SAME} 'two' when another had ended."),
+        ((0, 9, 0), KeyError, "'a mistake'"),
+        ((0, 0, 9), KeyError, "'a mistake'"),
+    ],
+)
+def test_one_error_ends_all(kinds: tuple[int, ...], kind: Any, text: str) -> None:
+    model = Odd()
+    assert_message(lambda: tnt.together(model, batches_of(*kinds)), kind, text)
+    torch.testing.assert_close(
+        torch.cat(tnt.together(Odd(), batches_of(0, 0))).mean(), torch.tensor(0.0), atol=1e-6, rtol=0
+    )
+
+
+def test_a_reentrant_checkpoint_is_refused() -> None:
+    model = make(checkpointed=True)
+    y = torch.cat(tnt.together(model, parts_of(X.clone().requires_grad_(), [slice(0, 2), slice(2, 5)], True), call))
+    text = "together: 'second' is in a checkpoint with use_reentrant=True. Use use_reentrant=False."
+    assert_message(lambda: y.backward(DY), RuntimeError, text)
+
+
+def test_other_mistakes() -> None:
+    layer = tnt.BatchNorm1d(3)
+    assert_message(lambda: tnt.together(layer, []), ValueError, "together: at least one micro-batch, got none.")
+    tnt.sync(layer)
+    text = "together: layers that are not synchronized, got ''. Call unsync(model) first."
+    assert_message(lambda: tnt.together(layer, [normal(4, 3)]), ValueError, text)
+
+
+def test_the_model_is_as_before() -> None:
+    model = Odd()
+    model.eval()
+    before = fingerprint(model)
+    tnt.together(model, batches_of(0, 1))  # in evaluation they need not meet
+    assert fingerprint(model) == before
+    with torch.no_grad():  # what a checkpoint does, so statistics are kept for a recomputation
+        tnt.together(model.train(), batches_of(0, 0))
+    assert model.one._exchange is not None
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        x = batches_of(0)[0]
+        torch.testing.assert_close(copied(x), copy.deepcopy(model)(x))
+    tnt.together(model, batches_of(0, 0))
+    assert [vars(layer).get("_exchange") for layer in (model.one, model.two)] == [None, None]
