@@ -7,6 +7,7 @@ except ImportError as error:
 
 from truenorm.torch import functional
 from truenorm.torch._kernel import kernels_read_tensors
+from truenorm.torch.accumulation import accumulate
 from truenorm.torch.conversion import ConversionReport, convert, revert
 from truenorm.torch.folding import FoldingReport, fold
 from truenorm.torch.freezing import freeze, thaw
@@ -61,6 +62,7 @@ __all__ = [
     "PaddedReport",
     "PaddingWarning",
     "RMSNorm",
+    "accumulate",
     "convert",
     "fold",
     "freeze",
