@@ -387,3 +387,18 @@ def a_rank_is_lost(rank: int, world: int, signal_number: int, where: str) -> str
     except RuntimeError as error:
         return str(error)
     return "no error"
+
+
+def reestimation_equals_one_process(rank: int, world: int) -> None:
+    """Ranks have three, one and no batches."""
+    batches = [normal(i + 1, 2, 6, seed=i) + i for i in range(4)]
+    mine = [batches[:3], batches[3:], []][rank]
+    for exact in (False, True):
+        oracle, model = make_network(), make_network()
+        tnt.reestimate(oracle, batches, exact=exact)
+        tnt.sync(model)
+        wrapped = DistributedDataParallel(model)
+        tnt.reestimate(wrapped, mine, exact=exact)
+        for name, one in model.named_buffers():
+            torch.testing.assert_close(one, dict(oracle.named_buffers())[name], msg=name)
+        assert_equal_on_all_ranks(model)

@@ -106,6 +106,10 @@ def test_84_running_statistics_of_unsynchronized_ranks_are_merged(ranks: Ranks) 
     check(ranks.run(4, cases.running_statistics_are_merged))
 
 
+def test_57_reestimation_over_ranks_with_loaders_of_different_lengths(ranks: Ranks) -> None:
+    check(ranks.run(3, cases.reestimation_equals_one_process))
+
+
 def test_78_one_rank_needs_no_gradient_of_x(ranks: Ranks) -> None:
     check(ranks.run(2, cases.one_rank_needs_no_gradient_of_x, timeout=5.0))
 

@@ -33,6 +33,7 @@ from truenorm.torch.lazy import (
 )
 from truenorm.torch.microbatches import together
 from truenorm.torch.pattern_layer import Normalize
+from truenorm.torch.reestimation import reestimate
 from truenorm.torch.replacement import FrozenBatchNorm1d, FrozenBatchNorm2d, FrozenBatchNorm3d
 from truenorm.torch.synchronization import merge_running, sync, unsync
 from truenorm.torch.tracking import PaddedReport, PaddingWarning, padded
@@ -72,6 +73,7 @@ __all__ = [
     "kernels_read_tensors",
     "merge_running",
     "padded",
+    "reestimate",
     "revert",
     "sync",
     "thaw",

@@ -1,0 +1,197 @@
+"""`reestimate`: running statistics that describe a whole dataset, each value counted once.
+
+An exponential average describes the last batches, and `torch.optim.swa_utils.update_bn` averages the statistics of
+batches: a short last batch counts too much, and how far the means of batches are apart is lost. Here the moments of all
+batches are merged by their counts, over all ranks. The stored variance has n - 1, as torch's.
+
+    one pass     each layer sees inputs that the layers before normalized with statistics of the batch, as in training
+    exact=True   layer by layer: each sees inputs that the layers before normalized with their new statistics, as in
+                 evaluation. It takes a pass over the batches for each layer
+
+Only the layers that are measured run in training mode, without gradients; all others, such as dropout, run in
+evaluation. Nothing is written before the last batch was seen, and flags are restored whatever happens: an exception, an
+interrupt or a loader without batches leave the model as it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from truenorm.torch._processes import Processes, ProcessExchange, merge_tables
+from truenorm.torch._running import DDOF
+from truenorm.torch.accumulation import Stage, StagingExchange
+from truenorm.torch.conversion import _check_model
+from truenorm.torch.layers import _BatchNorm
+from truenorm.torch.microbatches import Forward, call_model
+from truenorm.torch.replacement import FrozenBatchNorm
+
+Named = list[tuple[str, Any]]
+
+
+def reestimate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    forward: Forward | None = None,
+    *,
+    exact: bool = False,
+    progress: bool | None = None,
+) -> None:
+    """Replace the running statistics of all batch norms by those of the values in the batches.
+
+    batches    inputs of the model, each a tensor, a tuple or list that begins with it, or a dict of arguments
+    forward    called with the model and a batch instead, for models with other arguments
+    exact      layer by layer, with a pass over the batches for each layer
+    progress   whether to show a bar; None: if the standard error is a terminal
+
+    Frozen layers stay as they are. Layers that are synchronized get the statistics of the batches of all ranks, which
+    may have different numbers of them. `num_batches_tracked` becomes the number of batches.
+
+    >>> from truenorm.torch import BatchNorm1d
+    >>> layer = BatchNorm1d(1)
+    >>> reestimate(layer, [torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [5.0], [1.0]])])
+    >>> layer.running_mean, round(layer.running_var.item(), 4), layer.num_batches_tracked
+    (tensor([3.]), 4.0, tensor(2))
+    """
+    _check_model("reestimate", model)
+    if isinstance(model, DistributedDataParallel):  # each forward of the wrapper sends buffers, and ranks may differ
+        model = model.module
+    layers: Named = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if isinstance(layer, _BatchNorm)
+        and layer.track_running_stats
+        and not (layer.frozen or isinstance(layer, FrozenBatchNorm))
+    ]
+    if not layers:
+        raise ValueError("reestimate: a model with batch norms of truenorm, got none. Call convert(model) first.")
+    before = [(buffer, buffer.clone()) for _, layer in layers for buffer in layer.buffers(recurse=False)]
+    try:
+        if exact:
+            for one in _in_order(model, layers, batches, forward or call_model):
+                _write(*_measure(model, [one], batches, forward or call_model, progress))
+        else:
+            _write(*_measure(model, layers, batches, forward or call_model, progress))
+    except BaseException:
+        with torch.no_grad():
+            for buffer, old in before:
+                buffer.copy_(old)
+        raise
+
+
+def _measure(
+    model: nn.Module, layers: Named, batches: Iterable[Any], forward: Forward, progress: bool | None
+) -> tuple[Named, list[Tensor], int]:
+    """The layers, the table of each over all batches and ranks, and the number of batches."""
+    total: dict[Any, Tensor] = {}
+    count = 0
+    with _only_these_in_training(model, [layer for _, layer in layers]) as stage:
+        for batch in _shown(batches, progress):
+            forward(model, batch)
+            count += 1
+            for layer, table in stage.tables().items():
+                total[layer] = merge_tables(torch.stack([total[layer], table])) if layer in total else table
+            stage.discard()
+    tables = [total[layer] if layer in total else _empty_table(layer) for _, layer in layers]
+    tables, count = _over_ranks(layers, tables, count)
+    if not count:
+        raise ValueError("reestimate: at least one batch, got none. A loader that was used up has to be made again.")
+    return layers, tables, count
+
+
+def _write(layers: Named, tables: list[Tensor], count: int) -> None:
+    for (name, _), table in zip(layers, tables, strict=True):
+        seen = table[:, 0] > 0
+        if not bool(torch.isfinite(table[seen]).all()):
+            raise ValueError(f"reestimate: finite values in all batches, got others at {name!r}.")
+    with torch.no_grad():
+        for (_, layer), table in zip(layers, tables, strict=True):
+            number, mean, m2 = table.unbind(-1)
+            enough = number > DDOF
+            var = m2 / (number - DDOF).clamp(min=1.0)
+            for buffer, new in ((layer.running_mean, mean), (layer.running_var, var)):
+                buffer.copy_(torch.where(enough, new.to(buffer.dtype), buffer))
+            layer.num_batches_tracked.fill_(count)
+
+
+@contextmanager
+def _only_these_in_training(model: nn.Module, layers: list[Any]) -> Iterator[Stage]:
+    flags = [(module, module.training) for module in model.modules()]
+    changed = ("on_single", "_exchange")
+    before = [(layer, {name: vars(layer)[name] for name in changed if name in vars(layer)}) for layer in layers]
+    stage = Stage()
+    try:
+        for module, _ in flags:
+            vars(module)["training"] = False
+        for layer in layers:  # a batch with one value counts as any other
+            vars(layer).update(training=True, on_single="running", _exchange=StagingExchange(layer, stage, None))
+        with torch.no_grad():
+            yield stage
+    finally:
+        for module, training in flags:
+            vars(module)["training"] = training
+        for layer, attributes in before:
+            for name in changed:
+                vars(layer).pop(name, None)
+            vars(layer).update(attributes)
+
+
+def _in_order(model: nn.Module, layers: Named, batches: Iterable[Any], forward: Forward) -> Named:
+    """The layers in the order of their first calls, in the first batch of the first rank that has one."""
+    if isinstance(batches, Iterator):
+        raise ValueError(
+            "reestimate: exact=True needs batches several times, got an iterator. Pass a list or a loader."
+        )
+    names = {layer: name for name, layer in layers}
+    order: list[str] = []
+    with _only_these_in_training(model, [layer for _, layer in layers]) as stage:
+        for batch in batches:
+            forward(model, batch)
+            break
+        order = list(dict.fromkeys(names[one.layer] for one in stage.staged))
+    if (processes := _processes_of(layers)) is not None:
+        order = next((one for one in processes.gather_objects(layers[0][0], order) if one), [])
+    return sorted(layers, key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
+
+
+def _over_ranks(layers: Named, tables: list[Tensor], count: int) -> tuple[list[Tensor], int]:
+    """The same over all ranks, if the layers are synchronized: one collective for all layers."""
+    processes = _processes_of(layers)
+    if processes is None:
+        return tables, count
+    name = layers[0][0]
+    processes.check_layers(name)
+    rows = torch.tensor([[count, 0.0, 0.0]], dtype=tables[0].dtype, device=tables[0].device)
+    found = processes.gather_all(name, torch.cat([rows, *tables]))
+    parts = torch.split(merge_tables(found[:, 1:]), [len(table) for table in tables])
+    return list(parts), int(found[:, 0, 0].sum())
+
+
+def _processes_of(layers: Named) -> Processes | None:
+    """Of the layers that are synchronized, if there are several processes."""
+    for _, layer in layers:
+        exchange = layer._exchange
+        if isinstance(exchange, ProcessExchange) and exchange.is_active():
+            return exchange.processes
+    return None
+
+
+def _empty_table(layer: Any) -> Tensor:
+    return torch.zeros(layer.num_features, 3, dtype=torch.float64, device=layer.running_mean.device)
+
+
+def _shown(batches: Iterable[Any], progress: bool | None) -> Iterable[Any]:
+    """With a bar on the standard error."""
+    if not (sys.stderr.isatty() if progress is None else progress):
+        return batches
+    from rich.console import Console
+    from rich.progress import track
+
+    show: Callable[..., Iterable[Any]] = track
+    return show(batches, "Statistics", console=Console(stderr=True), transient=True)
