@@ -57,6 +57,17 @@ def test_forwards_are_normalized_with_their_own_statistics() -> None:
     torch.testing.assert_close(x.grad, other.grad)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_memory_can_be_freed_as_fsdp_does_it(dtype: Any) -> None:
+    layer, x = make().to(dtype), X.to(dtype, copy=True).requires_grad_()
+    with tnt.accumulate(layer):
+        y = layer(x)
+    dy = torch.randn_like(y)
+    y.backward(dy)
+    for one in (x, y, dy, x.grad, layer.weight, layer.weight.grad, layer.bias):
+        assert one.untyped_storage().resizable()
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_50_a_checkpointed_forward_counts_once(reentrant: bool) -> None:
     expected, layer = make(), make()

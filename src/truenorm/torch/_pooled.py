@@ -214,9 +214,9 @@ class KernelVerbs:
 
     def measure(self, x: Tensor) -> Tensor:
         _kernel.kernels.set_threads(engine.threads())
-        table = np.empty((self.kernel.statistics, 3))
-        self.kernel.plan.measure(self._flat(x), table, **self.arrays)
-        return torch.from_numpy(table)
+        table = torch.empty(self.kernel.statistics, 3, dtype=torch.float64)
+        self.kernel.plan.measure(self._flat(x), _array(table), **self.arrays)
+        return table
 
     def forward(self, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         y = torch.empty_like(x)
@@ -235,10 +235,11 @@ class KernelVerbs:
     def backward_sums(
         self, dy: Tensor, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None
     ) -> Gradients:
-        sums = np.empty((self.kernel.statistics, 2))
-        dweight, dbias = (None if one is None else np.empty(one.numel()) for one in (weight, bias))
-        self._run_backward(dy, x, None, table, weight, sums=sums, dweight=dweight, dbias=dbias)
-        return torch.from_numpy(sums), _gradient(dweight, weight), _gradient(dbias, bias)
+        sums = torch.empty(self.kernel.statistics, 2, dtype=torch.float64)
+        dweight, dbias = (None if one is None else torch.empty(one.shape, dtype=sums.dtype) for one in (weight, bias))
+        arrays = {"dweight": _parameter(dweight), "dbias": _parameter(dbias)}
+        self._run_backward(dy, x, None, table, weight, sums=_array(sums), **arrays)
+        return sums, _as_like(dweight, weight), _as_like(dbias, bias)
 
     def backward(self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None) -> Tensor:
         dx = torch.empty_like(_kernel.in_order(x, self.channels_last))
@@ -268,7 +269,8 @@ class KernelVerbs:
 
 
 def _array(values: Tensor) -> NDArray[Any]:
-    found: NDArray[Any] = (values.view(torch.uint16) if values.dtype is torch.bfloat16 else values).numpy()
+    """The memory of a tensor. By DLPack: after `numpy()` it could not be freed any more, as FSDP does with weights."""
+    found: NDArray[Any] = np.from_dlpack(values.view(torch.uint16) if values.dtype is torch.bfloat16 else values)
     return found
 
 
@@ -280,5 +282,5 @@ def _parameter(values: Tensor | None) -> NDArray[Any] | None:
     return None if values is None else _table(values)
 
 
-def _gradient(values: NDArray[Any] | None, like: Tensor | None) -> Tensor | None:
-    return None if values is None or like is None else torch.from_numpy(values).reshape(like.shape).to(like.dtype)
+def _as_like(values: Tensor | None, like: Tensor | None) -> Tensor | None:
+    return None if values is None or like is None else values.to(like.dtype)
