@@ -12,6 +12,7 @@ from patterns import Array
 
 import truenorm as tn
 from truenorm import engine
+from truenorm.core.running import Running, torch_convention
 
 pytest.importorskip("truenorm._native", reason="the compiled part was not built")
 
@@ -109,4 +110,25 @@ def test_cached_kernels_hold_nothing_that_grows_with_the_data() -> None:
     assert (out.moments.count == 5).all()
     assert out.moments.count.dtype == np.int64
     kernel = whole_kernel(norm, shape, "f")
-    assert not [name for name, value in vars(kernel).items() if isinstance(value, np.ndarray)]
+    held = [value for value in vars(kernel).values() if isinstance(value, np.ndarray)]
+    assert all(array.base.nbytes == 8 for array in held)  # one number, in the shape of the statistics
+
+
+def test_a_training_step_of_batch_norm_passes_few_frames() -> None:
+    """Its running statistics need the counts, which are known if all of x is valid, and not read from a table."""
+    norm, running = tn.batch(), Running.start((5,), torch_convention())
+    x: Array = np.random.default_rng(1).normal(size=(32, 5)).astype(np.float32)
+    entered = frames(lambda: running.update(tn.forward(x, norm).moments))
+    assert "KernelMoments.__getattr__" not in entered
+    assert len(entered) <= 11, entered
+
+
+def test_known_counts_are_those_of_the_table() -> None:
+    for norm, shape in CASES.values():
+        x: Array = np.random.default_rng(1).normal(size=shape)
+        moments = tn.forward(x, norm).moments
+        measured = tn.measure(x, norm).count
+        assert moments.count.dtype == measured.dtype
+        np.testing.assert_array_equal(moments.count, measured)
+        with pytest.raises(ValueError, match="read-only"):  # other calls have the same
+            moments.count[...] = 0

@@ -79,6 +79,12 @@ class Kernel:
     def _back(self) -> tuple[int, ...]:
         return tuple(self.layout.order.index(i) for i in range(len(self.layout.axes)))
 
+    @cached_property
+    def full_count(self) -> Array:
+        """The count of each statistic if all of x is valid: one number in memory, seen in this shape, read-only."""
+        each = math.prod(self.layout.axes[i].size for i in self.layout.reduced)
+        return np.broadcast_to(np.int64(each), self.layout.statistics)
+
     # -- what covers some axes of x: statistics, weight, positions --
 
     def fold_part(self, values: Array, split: tuple[int, ...]) -> Array:
@@ -200,10 +206,12 @@ class KernelMoments(Moments):
     weighted: bool  # whether counts are sums of sample weights
 
     @classmethod
-    def of(cls, kernel: Kernel, table: Array, *, weighted: bool) -> KernelMoments:
-        """Without the checks of `Moments`. x is not kept alive."""
+    def of(cls, kernel: Kernel, table: Array, *, weighted: bool, whole: bool = False) -> KernelMoments:
+        """Without the checks of `Moments`. x is not kept alive. whole: all of x is valid, so the counts are known."""
         moments = object.__new__(cls)
         moments.__dict__ = {"kernel": kernel, "table": table, "weighted": weighted}
+        if whole:  # a training step needs them for the running statistics
+            moments.__dict__["count"] = kernel.full_count
         return moments
 
     def __getattr__(self, name: str) -> Any:

@@ -142,7 +142,7 @@ def _forward_directly(
         "given": None,
         "padding": padding,
         "y": y,
-        "moments": KernelMoments.of(kernel, table, weighted=False),
+        "moments": KernelMoments.of(kernel, table, weighted=False, whole=lengths is None),
     }
     return out
 

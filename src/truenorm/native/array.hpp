@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -34,20 +35,22 @@ public:
     // None leaves it null. `formats`: the accepted letters of the buffer protocol; H is bfloat16. size: of the array,
     // or ANY.
     static constexpr std::int64_t ANY = -1;
-    void take(nb::handle object, const std::string& name, const std::string& formats, bool writable,
-              std::int64_t size) {
+    void take(nb::handle object, const char* name, std::string_view formats, bool writable, std::int64_t size) {
         if (object.is_none()) return;
         const char* format = open(object, name, writable);
-        if (format[0] == 0 || format[1] != 0 || formats.find(*format) == std::string::npos)
-            throw nb::type_error((name + " must hold elements of format " + formats + ", got " + format + ".").c_str());
+        if (format[0] == 0 || format[1] != 0 || formats.find(*format) == std::string_view::npos) {
+            const std::string rule = std::string(name) + " must hold elements of format " + std::string(formats);
+            throw nb::type_error((rule + ", got " + format + ".").c_str());
+        }
         letter = *format;
-        if (reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(itemsize()))
-            throw nb::value_error((name + " must be an aligned array.").c_str());
-        if (size != ANY && count != size) throw wrong(name + " must have " + std::to_string(size) + " elements", count);
+        if (reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(size_of(letter)))
+            throw nb::value_error((std::string(name) + " must be an aligned array.").c_str());
+        if (size != ANY && count != size)
+            throw wrong(std::string(name) + " must have " + std::to_string(size) + " elements", count);
     }
 
     // `take` of an array that must be given.
-    void require(nb::handle object, const char* name, const std::string& formats, bool writable, std::int64_t size) {
+    void require(nb::handle object, const char* name, std::string_view formats, bool writable, std::int64_t size) {
         take(object, name, formats, writable, size);
         if (!data) throw wrong(std::string(name) + " must be an array", nb::none());
     }
@@ -55,7 +58,7 @@ public:
     void apart_from(const Array& other) const {
         if (!data || !other.data) return;
         const char *one = static_cast<const char*>(data), *two = static_cast<const char*>(other.data);
-        if (one < two + other.count * other.itemsize() && two < one + count * itemsize())
+        if (one < two + other.view.len && two < one + view.len)
             throw nb::value_error("an output must not share memory with another array.");
     }
 
@@ -71,13 +74,13 @@ private:
     void* data = nullptr;
     std::int64_t count = 0;
 
-    std::int64_t itemsize() const { return size_of(letter); }
-
-    const char* open(nb::handle object, const std::string& name, bool writable) {
+    const char* open(nb::handle object, const char* name, bool writable) {
         const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(object.ptr(), &view, flags) != 0) {
             PyErr_Clear();
-            throw nb::value_error((name + " must be a contiguous " + (writable ? "writable " : "") + "array.").c_str());
+            const char* const kind =
+                writable ? " must be a contiguous writable array." : " must be a contiguous array.";
+            throw nb::value_error((std::string(name) + kind).c_str());
         }
         held = true;
         data = view.buf;

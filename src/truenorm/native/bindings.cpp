@@ -47,7 +47,7 @@ int python_update(nb::handle moments_, nb::handle mean_, nb::handle var_, double
     mean.require(mean_, "mean", "fd", true, Array::ANY);
     const std::int64_t count = mean.size();
     moments.require(moments_, "moments", "d", false, 3 * count);
-    var.require(var_, "var", {mean.letter}, true, count);
+    var.require(var_, "var", std::string_view(&mean.letter, 1), true, count);
     counter.take(counter_, "counter", INTEGERS, true, 1);
     for (const Array* other : {&moments, &mean, &var}) counter.apart_from(*other);
     var.apart_from(mean);
@@ -66,7 +66,7 @@ double python_cross_entropy(nb::handle logits_, nb::handle targets_, nb::handle 
     Array logits, targets, dlogits;
     logits.require(logits_, "logits", "fd", false, Array::ANY);
     targets.require(targets_, "targets", INTEGERS, false, Array::ANY);
-    dlogits.require(dlogits_, "dlogits", {logits.letter}, true, logits.size());
+    dlogits.require(dlogits_, "dlogits", std::string_view(&logits.letter, 1), true, logits.size());
     const std::int64_t rows = targets.size(), classes = rows ? logits.size() / rows : 0;
     if (classes < 1 || rows * classes != logits.size())
         throw wrong("logits must have as many elements for each target", logits.size());
@@ -88,7 +88,7 @@ void python_add_rows(nb::handle numbers_, nb::handle rows_, nb::handle table_) {
     Array numbers, rows, table;
     numbers.require(numbers_, "numbers", INTEGERS, false, Array::ANY);
     rows.require(rows_, "rows", "fd", false, Array::ANY);
-    table.require(table_, "table", {rows.letter}, true, Array::ANY);
+    table.require(table_, "table", std::string_view(&rows.letter, 1), true, Array::ANY);
     const std::int64_t count = numbers.size(), width = count ? rows.size() / count : 0;
     if (width < 1 || count * width != rows.size() || table.size() % width)
         throw wrong("rows must have one row of the table for each number", rows.size());
