@@ -5,8 +5,8 @@
     training    `if self.training`: with the other value
     methods     of the model that call a layer, and that no forward uses. They are read, not run
 
-Not found are attributes other than `training` that are changed later, arguments that only some types are told apart
-by (`isinstance(x, str)`), and code outside of the model.
+Not found are attributes other than `training` that are changed later, conditions on the type of an argument
+(`isinstance(x, str)`), and code outside of the model.
 """
 
 from __future__ import annotations
