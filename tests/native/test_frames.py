@@ -111,7 +111,9 @@ def test_cached_kernels_hold_nothing_that_grows_with_the_data() -> None:
     assert out.moments.count.dtype == np.int64
     kernel = whole_kernel(norm, shape, "f")
     held = [value for value in vars(kernel).values() if isinstance(value, np.ndarray)]
-    assert all(array.base.nbytes == 8 for array in held)  # one number, in the shape of the statistics
+    assert all(
+        array.base is not None and array.base.nbytes == 8 for array in held
+    )  # one number, in the shape of the statistics
 
 
 def test_a_training_step_of_batch_norm_passes_few_frames() -> None:
