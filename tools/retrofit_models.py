@@ -47,6 +47,7 @@ class Case:
     features: int | None = None  # x is (b, t, features); None: (b, t), raw samples
     argument: str = "input_values"
     along: int | None = None  # for `padded`, where the first layer does not say which axis has the positions
+    masked: bool = True  # whether the model takes a mask
 
     def build(self, dtype: torch.dtype = torch.float32) -> nn.Module:
         module = importlib.import_module(f"transformers.models.{self.package}.modeling_{self.package}")
@@ -78,7 +79,7 @@ class Case:
 
     def call(self, model: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The outputs (b, t', c) for x. `mask` has ones at valid positions."""
-        given = {} if mask is None else {"attention_mask": mask}
+        given = {} if mask is None or not self.masked else {"attention_mask": mask}
         output: Tensor = model(**{self.argument: x}, **given)[0]
         return output
 
@@ -137,6 +138,16 @@ CASES = {
                 "adaptor_dropout": 0.0, "adaptor_kernel_size": 4, "adaptor_stride": 4, "initializer_range": 0.2,
             },
             "batch, layer", (248, 103, 174), 16, "input_features",
+        ),
+        Case(
+            "Informer encoder", "informer", "InformerEncoder", "InformerConfig",
+            {
+                "prediction_length": 8, "context_length": 160, "lags_sequence": [1], "num_time_features": 1,
+                "d_model": 24, "encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 32,
+                "attention_type": "full", "distil": True, "dropout": 0.0, "attention_dropout": 0.0,
+                "activation_dropout": 0.0, "encoder_layerdrop": 0.0, "init_std": 0.2,
+            },
+            "batch, layer", (96, 37, 61), 4, "inputs_embeds", masked=False,
         ),
     )
 }  # fmt: skip

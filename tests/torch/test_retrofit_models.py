@@ -5,6 +5,7 @@ lockstep (`tools/lockstep.py`).
 """
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ pytest.importorskip("transformers")
 
 from fingerprint import fingerprint  # noqa: E402
 from tools.lockstep import run_in_lockstep  # noqa: E402
-from tools.retrofit_models import CASES, alone, difference, mask_of, measure, with_padding  # noqa: E402
+from tools.retrofit_models import CASES, Case, alone, difference, mask_of, measure, with_padding  # noqa: E402
 
 import truenorm.torch as tnt  # noqa: E402
 
@@ -128,3 +129,27 @@ def test_a_few_training_steps_lower_the_loss(name: str) -> None:
         losses.append(float(loss.detach()))
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.95 * losses[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "name"), [("patchtst", "PatchTST"), ("patchtsmixer", "PatchTSMixer")])
+def test_models_of_windows_of_a_fixed_size_have_no_sequences_alone(package: str, name: str) -> None:
+    """Why docs/retrofit.md leaves them out of the table."""
+    options: dict[str, Any] = {"num_input_channels": 2, "context_length": 24, "patch_length": 4, "patch_stride": 4}
+    options |= {"d_model": 16} | ({"norm_mlp": "BatchNorm"} if name == "PatchTSMixer" else {})
+    case = Case(name, package, f"{name}Model", f"{name}Config", options, argument="past_values")
+    model, x = case.build().eval(), torch.randn(2, 24, 2)
+    with pytest.raises(ValueError, match="doesn't match model configuration"):
+        case.call(model, x[:1, :16])
+    assert case.call(model, x).shape[0] == 2
+    assert any(isinstance(layer, torch.nn.BatchNorm1d) for layer in model.modules())
+
+
+@pytest.mark.slow
+def test_attention_to_some_queries_is_reported() -> None:
+    case = CASES["Informer encoder"]
+    case = dataclasses.replace(case, options=case.options | {"attention_type": "prob"})
+    model = case.build().eval()
+    tnt.convert(model)
+    with pytest.warns(tnt.PaddingWarning, match="called without lengths"), case.padded():
+        case.call(model, case.batch()[0])
