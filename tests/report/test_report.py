@@ -262,15 +262,28 @@ def test_only_known_colours_are_drawn(html: str) -> None:
     assert {COLORS[0], COLORS[1]} <= drawn
 
 
-@pytest.mark.parametrize("values", [[2.0, 3.1], [0.0, 0.0], [1e-9, 5.0], [-3.0, 40.0], [7.0], [], [0.0, 1e-3, 50.0]])
+@pytest.mark.parametrize(
+    "values", [[2.0, 3.1], [0.0, 0.0], [1e-9, 5.0], [-3.0, 40.0], [7.0], [], [0.0, 1e-3, 50.0], [1e-30, 1.0]]
+)
 def test_scales_cover_their_values(values: list[float]) -> None:
     scale = scale_of([*values, None])
     for value in values:
-        if scale.holds(value) and value >= scale.high * 1e-8:
+        if scale.holds(value):
             assert scale.clipped(value) == pytest.approx(value)
             assert scale.value_at(scale.place(value, 300), 300) == pytest.approx(value)
     assert scale.low < scale.high
     assert 2 <= len(scale.ticks) <= 8
+
+
+def test_a_run_that_diverges_does_not_hide_the_others() -> None:
+    rows = [{"run": "good", "loss": 3.0, "held_out": 2.0}, {"run": "bad", "loss": 1e9, "held_out": None}]
+    assert charts.most_shown(rows) == 9.0
+    assert charts.most_shown(rows[:1]) == 9.0
+    found = [row | {"step": 1} for row in rows]
+    scale = charts.losses(found, [], [], charts.NARROW, "loss").to_dict()["layer"][0]["encoding"]["y"]["scale"]
+    assert scale["domain"][0] <= 2.0
+    assert scale["domain"][1] >= 9.0
+    assert scale["domain"][1] < 20
 
 
 def test_long_runs_are_thinned() -> None:

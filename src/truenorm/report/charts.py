@@ -43,8 +43,9 @@ def losses(rows: Sequence[Row], finals: Sequence[Row], runs: Sequence[ReportedRu
     rows     run, step, loss, held_out
     finals   run, step, value: of complete runs
     """
+    most = most_shown(rows)
     values = [row[name] for row in rows for name in ("loss", "held_out") if row[name] is not None]
-    scale = scale_of([*values, *(row["value"] for row in finals)])
+    scale = scale_of([min(value, most) for value in (*values, *(row["value"] for row in finals))])
     x = steps_axis(max((row["step"] for row in rows), default=1), "step")
     y = alt.Y("value:Q", title=unit, scale=scale.altair, axis=alt.Axis(values=scale.ticks, format=scale.format))
     lines = [
@@ -67,6 +68,19 @@ def losses(rows: Sequence[Row], finals: Sequence[Row], runs: Sequence[ReportedRu
     if size.labelled:
         layers.append(_end_labels(lines, runs, scale, size))
     return finished(alt.layer(*layers), size.width, size.height)
+
+
+def most_shown(rows: Sequence[Row]) -> float:
+    """The highest loss in a chart: three times the highest of the best run. A run that diverges must not hide others.
+
+    Rows: run, loss, held_out.
+    """
+    highest: dict[str, float] = {}
+    for row in rows:
+        for name in ("loss", "held_out"):
+            if row[name] is not None:
+                highest[row["run"]] = max(row[name], highest.get(row["run"], row[name]))
+    return 3 * min(highest.values(), default=math.inf)
 
 
 def lines(rows: Sequence[Row], runs: Sequence[ReportedRun], title: str, *, reference: float | None = None) -> Chart:
@@ -187,11 +201,12 @@ def scale_of(values: Sequence[float | None], *, log: bool | None = None) -> Valu
     if log is None:
         positive = [value for value in finite if value > 0]
         log = bool(positive) and high / min(positive) > 30 and low >= 0
-        low = max(min(positive), high * 1e-8) if log else low
+        low = max(min(positive), 1e-300) if log else low
     if log:
         exponents = range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1)
         ticks = [10.0**one for one in exponents]
-        return ValueScale(ticks[0], ticks[-1], True, ticks[:: max(1, (len(ticks) + 4) // 5)], "~g")
+        text = "~g" if ticks[0] >= 1e-4 and ticks[-1] <= 1e4 else ".0e"
+        return ValueScale(ticks[0], ticks[-1], True, ticks[:: max(1, (len(ticks) + 4) // 5)], text)
     if not high > low:
         low, high = low - max(1e-9, abs(low) * 0.1), high + max(1e-9, abs(high) * 0.1)
     distance = _round_distance((high - low) / 5)

@@ -22,7 +22,7 @@ from truenorm.report.runs import ReportedRun, read_runs
 from truenorm.report.tables import Table, tables_of
 
 TITLE = "<title>Training report · truenorm</title>"
-MAX_EMBEDDED = 1_200_000  # bytes of tables in the document, so that it stays below 3 MB
+MAX_EMBEDDED = 800_000  # bytes of tables in the document, so that it stays below 3 MB
 ALWAYS_EMBEDDED = ("results", "losses", "configuration")
 
 

@@ -11,7 +11,8 @@ from truenorm.report.charts import Chart
 from truenorm.report.runs import ReportedRun
 from truenorm.report.tables import Row, Table, thinned
 
-MAX_PANELS = 9  # small charts in a figure, or for one run
+MAX_PANELS = 12  # small charts in a figure
+MAX_HISTOGRAMS = 48  # charts of histograms in a report
 UNITS = {"words": "loss, nats per character", "gender": "loss, nats", "table": "loss"}
 
 
@@ -118,6 +119,9 @@ def _losses(runs: Sequence[ReportedRun], tables: dict[str, Table]) -> Iterator[F
         f"Thick: held-out loss over {over}, in evaluation mode. Thin: training loss, the mean over the batches since "
         "the last report, in training mode. Dots: final loss over all held-out examples."
     )
+    most = charts.most_shown(rows)
+    if any(value > most for row in rows for value in (row["loss"], row["held_out"]) if value is not None):
+        text += " Losses beyond the upper edge are drawn on it."
     unit = UNITS[runs[0].history.config.task]
     said = f"Line chart of losses over steps. {_ends(runs)}"
     yield Figure(
@@ -190,20 +194,19 @@ def evenly(items: Sequence[str], most: int = MAX_PANELS) -> list[str]:
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
-def _per_run(
+def _recorded(
     runs: Sequence[ReportedRun], names: Callable[[Diagnostics], Sequence[str]]
 ) -> Iterator[tuple[ReportedRun, list[Report], list[str]]]:
-    """Each run with its reports, and the layers that it recorded: evenly spaced ones, fewer if there are many runs."""
-    most = max(2, MAX_PANELS - len(runs))
+    """Each run with the layers that it recorded, and the reports that have all of them."""
     for one in runs:
         reports = thinned(one.history.reports)
         found = list(names(reports[-1].diagnostics)) if reports else []
-        complete = [report for report in reports if set(found) <= set(names(report.diagnostics))]
-        yield one, complete, evenly(found, most)
+        yield one, [report for report in reports if set(found) <= set(names(report.diagnostics))], found
 
 
 def _histograms(runs: Sequence[ReportedRun]) -> Iterator[Figure]:
-    for i, (one, reports, layers) in enumerate(_per_run(runs, lambda found: list(found.layers))):
+    for i, (one, reports, layers) in enumerate(_recorded(runs, lambda found: list(found.layers))):
+        shown = evenly(layers, MAX_HISTOGRAMS // len(runs))
         pictures = [
             Picture(
                 f"histograms-{i + 1}-{layer}",
@@ -215,17 +218,19 @@ def _histograms(runs: Sequence[ReportedRun]) -> Iterator[Figure]:
                 f"Histograms of the output of {layer} in run {one.name}, from step {reports[0].step} to "
                 f"{reports[-1].step}.",
             )
-            for layer in layers
+            for layer in shown
         ]
         text = (
             "Histograms of each layer's output for held-out examples, from the first report (top) to the last. Values "
             "beyond ±3 are counted in the outermost bins."
         )
+        if len(shown) < len(layers):
+            text += f" Shown are {len(shown)} of {len(layers)} layers; the table has all."
         yield Figure("Layer outputs", text, "layers", pictures, one, keyed=False)
 
 
 def _running(runs: Sequence[ReportedRun]) -> Iterator[Figure]:
-    for i, (one, reports, layers) in enumerate(_per_run(runs, lambda found: list(found.running))):
+    for i, (one, reports, layers) in enumerate(_recorded(runs, lambda found: list(found.running))):
         pictures = []
         for layer in evenly(layers, 2):
             for statistic in ("mean", "std"):

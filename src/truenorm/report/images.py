@@ -14,6 +14,8 @@ VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 # What Vega writes for screen readers and scripts. The page describes each chart in words instead.
 NEEDLESS = re.compile(r' (?:class|role|aria-[a-z]+|pointer-events|xmlns:xlink|version)="[^"]*"')
 EMPTY = re.compile(r'<path d="(?:M0,0h0v0h0Z)?"(?: display="none")?/>')
+SHAPES = re.compile(r' (?:d|transform)="[^"]*"')
+DECIMALS = re.compile(r"(\.\d)\d+")  # of a tenth of a pixel, more than can be seen
 IDS = re.compile(r'(id="|url\(#)')
 
 
@@ -21,6 +23,7 @@ def to_svg(chart: Chart, number: int, description: str) -> str:
     """The chart as an SVG element. `number`: different for each chart of a document, as ids must be."""
     svg = vl_convert.vegalite_to_svg(_spec(chart), vl_version=VERSION, allowed_base_urls=[])
     svg = EMPTY.sub("", NEEDLESS.sub("", svg))
+    svg = SHAPES.sub(lambda shape: DECIMALS.sub(r"\1", shape[0]), svg)
     svg = IDS.sub(rf"\g<1>c{number}-", svg)
     label = description.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
