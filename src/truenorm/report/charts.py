@@ -129,7 +129,7 @@ def histograms(rows: Sequence[Row], color: str, title: str) -> Chart:
     )
     areas = (
         chart_of(points)
-        .mark_area(interpolate="monotone", fill=color, stroke=PAPER, strokeWidth=1, line=False)
+        .mark_area(fill=color, stroke=PAPER, strokeWidth=1, line=False)
         .encode(x=x, y=alt.Y("top:Q", scale=y, axis=None), y2="base:Q", detail="i:O")
     )
     named = [labels[i] for i in sorted({0, len(labels) // 2, len(labels) - 1})] if labels else []
