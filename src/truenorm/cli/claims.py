@@ -26,6 +26,7 @@ from truenorm.lab.blas import one_blas_thread
 from truenorm.lab.claims import CLAIMS
 from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, Found, combined
 from truenorm.lab.claims.document import document
+from truenorm.lab.claims.picture import picture
 from truenorm.lab.grid import Grid
 from truenorm.lab.results import Results, make_plan
 from truenorm.lab.trial import Trial
@@ -68,7 +69,9 @@ Press Ctrl-C to stop: finished trials stay in --out, and the same command goes o
 @click.option("--dask", metavar="ADDRESS", help="Run on a cluster of dask.distributed, such as tcp://host:8786.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the effect of each seed.")
 @click.option(
-    "--write", type=click.Path(dir_okay=False, path_type=Path), help="Write a page about all this (Markdown)."
+    "--write",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a page about all this (Markdown), and its picture (.svg).",
 )
 @one_blas_thread()
 def command(
@@ -127,7 +130,9 @@ def command(
             f"{os.cpu_count()} processors; Python {platform.python_version()}, NumPy {np.__version__}, "
             f"truenorm {plan['truenorm']}."
         )
-        write.write_text(document(claims, findings, grids, repeat, machine), "utf-8")
+        drawn = write.with_suffix(".svg")
+        drawn.write_text(picture(claims, findings), "utf-8")
+        write.write_text(document(claims, findings, grids, repeat, machine, drawn.name), "utf-8")
     return FAILED if failed else 0
 
 

@@ -15,8 +15,14 @@ def document(
     grids: Mapping[str, Sequence[Grid]],
     command: str,
     machine: str,
+    picture: str,
 ) -> str:
-    """The page as Markdown. `command` repeats it; `machine` says where it was made, and how long that took."""
+    """The page as Markdown.
+
+    command   repeats it
+    machine   where it was made, and how long that took
+    picture   the file name of the picture
+    """
     seeds = max(len(grid.axes["seed"]) for grid in chain.from_iterable(grids.values()))
     parts = [
         "# Claims about normalization, as experiments",
@@ -37,6 +43,9 @@ def document(
             ["claim", "verdict"],
             [[f"[{claim.text}](#{claim.name})", combined(findings[claim.name])] for claim in claims],
         ),
+        f"![The interval of each statement, its mean effect and its threshold]({picture})",
+        "Each statement: its 95% interval (bar), the mean (large dot), every seed (small dots), 0 (short line), and "
+        "the threshold (dashed line).",
     ]
     for claim in claims:
         parts += [
