@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fake_trials import small_grid
 
 from truenorm.lab.config import make_config
 from truenorm.lab.grid import Grid, estimate_seconds, make_grid, parse_axis
+from truenorm.lab.training import Trainer
 from truenorm.lab.trial import Trial
 
 
@@ -104,8 +106,27 @@ def test_values_have_the_types_of_the_options() -> None:
     assert parse_axis("max_length", "11") == (11,)
 
 
-def test_the_estimate_grows_with_the_steps_and_with_the_trials(words: Path) -> None:
-    short, long = (list(small_grid(words, seeds=1, norm=("batch",), steps=(n,)).trials()) for n in (100, 100_000))
-    assert 0 < estimate_seconds(short, 1) * 20 < estimate_seconds(long, 1)
-    assert estimate_seconds(long * 100, 100) > 20 * estimate_seconds(long, 1)
+def test_the_estimate_is_the_time_of_preparation_steps_and_evaluations(
+    words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock goes on by 1 s for each step and by 10 s for each evaluation, and by nothing else."""
+    clock = 0.0
+
+    def passes(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*given: Any, **options: Any) -> Any:
+            nonlocal clock
+            clock += seconds
+            return function(*given, **options)
+
+        return timed
+
+    monkeypatch.setattr("truenorm.lab.grid.time.perf_counter", lambda: clock)
+    monkeypatch.setattr(Trainer, "train_step", passes(1.0, Trainer.train_step))
+    monkeypatch.setattr(Trainer, "evaluate", passes(10.0, Trainer.evaluate))
+    short, long = (list(small_grid(words, seeds=1, norm=("batch",), steps=(n,)).trials()) for n in (100, 1000))
+    first, second = estimate_seconds(short, 1), estimate_seconds(long, 1)
+    assert 1 + 100 + 50 * 10 < first < 1 + 100 + 50 * 10 + 10 * 20  # and evaluations of all examples at the end
+    assert second - first == pytest.approx(900)
+    assert estimate_seconds(short * 3 + long, 4) == pytest.approx(3 * first + second)
+    assert estimate_seconds(long * 100, 100) == pytest.approx(100 * second)
     assert estimate_seconds([], 0) == 0
