@@ -39,6 +39,32 @@ def test_the_drawing_shows_the_table_that_all_parts_share(open_page: Open) -> No
     assert table.locator("span").all_inner_texts() == ["7", "–", "2", "9"]
 
 
+def test_the_drawing_says_where_its_numbers_come_from(open_page: Open) -> None:
+    page = open_page("#part=overview")
+    note = page.locator("#panel-overview .note")
+    assert note.inner_text() == "f and z are the example of the lecture notes: no w and b give all five rows of z."
+    go_to(page, "#part=overview&x=1,2")
+    assert note.is_hidden()
+    go_to(page, "#part=overview&x=")
+    assert note.inner_text() == "The table is empty, so there are no numbers here. Fill it in “One table”."
+
+
+def test_the_buttons_of_training_are_in_the_first_screen_of_a_phone(open_page: Open) -> None:
+    page = open_page("#part=training", viewport=PHONE)
+    box = page.locator(".live .run").bounding_box()
+    assert box["y"] + box["height"] < PHONE["height"] / 2
+    page = open_page("#part=backward", viewport={"width": 1366, "height": 768})
+    graph = page.locator(".backward-graph").bounding_box()
+    assert graph["y"] < 640
+
+
+def test_rows_are_called_what_they_are(open_page: Open) -> None:
+    page = open_page("#part=table")
+    for norm, words in (("batch", "Each row is an example"), ("instance", "A sample may have several rows")):
+        go_to(page, f"#part=table&norm={norm}")
+        assert page.locator("#panel-table .intro").inner_text().startswith(words)
+
+
 def test_parts_lead_to_the_next_one_and_back(open_page: Open) -> None:
     page = open_page()
     for part in PARTS[1:]:

@@ -2,7 +2,7 @@
 The part "overview": a layer of a network as one drawing, from the inputs to the loss, with the numbers of the table
 that all parts share. Every place of it opens the part that looks inside.
 */
-import { html, svg } from "#lib/elements.js";
+import { html, putText, svg } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
 import { EXAMPLE, PROBLEM, readProblem } from "#lib/problem.js";
 import { questions } from "#lib/question.js";
@@ -34,8 +34,7 @@ export function mountOverview(root, state) {
     const inputs = miniTable();
     const normTitle = html("b");
     const normWords = html("small");
-    const noted = html("p", { class: "note" }, "f and z are the example of the lecture notes. They do not belong ",
-        "together: no w and b give all five rows of z.");
+    const noted = html("p", { class: "note" });
     /** @type {(part: string, more?: Partial<Fields>) => () => void} */
     const open = (part, more = {}) => () => {
         state.set({ part, ...more });
@@ -86,7 +85,9 @@ export function mountOverview(root, state) {
         const { x, norm, valid, weight, bias, offsets, cells } = readProblem(state);
         const out = forward(x, norm, { weight, bias, valid, offsets });
         const isExample = JSON.stringify(cells) === JSON.stringify(EXAMPLE);
-        noted.hidden = !isExample;
+        putText(noted, isExample ? "f and z are the example of the lecture notes: no w and b give all five rows of z."
+            : cells.length ? "" : "The table is empty, so there are no numbers here. Fill it in “One table”.");
+        noted.hidden = noted.textContent === "";
         inputs.show(isExample ? FEATURES : FEATURES.map(() => [NaN, NaN]), (j) => ["f₁", "f₂"][j]);
         tables.z.show(x, columnName);
         tables.xhat.show(out.xhat.map((row, i) => row.map((value, j) => (valid[i][j] ? value : NaN))), columnName);

@@ -327,7 +327,7 @@ export function mountTable(root, state) {
     function showChoices() {
         const { norm, rows, columns, offsets } = problem;
         const bySample = norm.name === "instance" || norm.name === "group";
-        putText(rowsAre, bySample ? "Each sample has several rows, as a text has words; each column is a node."
+        putText(rowsAre, bySample ? "A sample may have several rows, as a text has words; each column is a node."
             : "Each row is an example, each column a node.");
         counts.hidden = !bySample || isEmpty();
         groups.element.hidden = norm.name !== "group";
