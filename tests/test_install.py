@@ -42,8 +42,7 @@ def test_make_demo_sets_itself_up_without_a_compiler(tmp_path: Path) -> None:
     assert "WARNING: the compiled kernels were not built; using NumPy instead." in done.stderr
 
     shown = subprocess.run([".venv/bin/truenorm", "env"], cwd=checkout, env=environment, capture_output=True, text=True)
-    assert "engine             reference
-" in shown.stdout
+    assert "engine             reference\n" in shown.stdout
     assert "torch              not installed: " in shown.stdout
 
 
