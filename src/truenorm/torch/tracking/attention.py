@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Tag, broadcast
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -96,7 +97,7 @@ def _product(
     if not any(tag is not None for tag in tags):
         lost = next((state for state in states if isinstance(state, Lost)), None)
         result = call(operands)
-        tracker.set(result, lost or (FRESH if FRESH in states else MADE))
+        tracker.set(result, lost or MADE)
         return result
     axes, why = _joined(tags, labels, [tuple(one.shape) for one in operands])
     summed = set("".join(labels)) - set(output)
@@ -221,10 +222,13 @@ def _has_empty(tag: Tag, axis: int) -> bool:
 # ---- attention ----
 
 
-@rule(functional.scaled_dot_product_attention)
+@rule(functional.scaled_dot_product_attention, reads_inputs=True)
 def scaled_dot_product_attention(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
+    for one in [given[name] for name in names[:3]]:
+        if isinstance(tracker.look(one), Fresh):
+            tracker.positions(one, (one.dim() - 2,), func)
     states = [tracker.look(given[name]) for name in names[:3]]
     lost = next((state for state in states if isinstance(state, Lost)), None)
     tags = [state if isinstance(state, Tag) and state.is_ragged else None for state in states]
@@ -262,7 +266,7 @@ def _without_positions(tracker: Tracker, states: list[Any], result: Tensor) -> A
         return (
             Tag((*tag.axes[:-1], (Factor(result.shape[-1]),)), tag.padding) if len(tag.axes) == result.dim() else MADE
         )
-    return FRESH if FRESH in states else MADE
+    return MADE
 
 
 def _keys(key: Tag | None, value: Tag | None, ndim: int) -> Tag | None:
@@ -297,10 +301,13 @@ def _attention_mask(given: Kwargs, padding: Tensor) -> Tensor:
     return mask.masked_fill(padding, -torch.inf)
 
 
-@rule(functional.multi_head_attention_forward)
+@rule(functional.multi_head_attention_forward, reads_inputs=True)
 def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """query, key and value are (t, b, c), as nn.MultiheadAttention passes them on."""
     query, key, value, *rest = args
+    for one in (query, key, value):
+        if isinstance(tracker.look(one), Fresh) and one.dim() == 3:
+            tracker.positions(one, (0,), func, batch=1)
     states = [tracker.look(one) for one in (query, key, value)]
     if not any(isinstance(state, (Tag, Lost)) for state in states):
         return tracker.call_unknown(func, args, kwargs)

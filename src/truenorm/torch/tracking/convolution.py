@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import rule
-from truenorm.torch.tracking.tag import Gaps, Padding, Tag, make_tag
+from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, make_tag
 from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 
@@ -36,11 +37,16 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
     None if there is nothing to keep out. An error if the valid positions are not the first ones.
     """
     if x.dim() == count + 1:  # one sample without a batch axis
-        found = tracker.tag(x)
+        state = tracker.look(x)
+        if isinstance(state, Fresh):
+            state = tracker.unknown(func, state)
+        if isinstance(state, Lost):
+            raise tracker.lost_error(x, state, func)
+        found = state if isinstance(state, Tag) else None
         if found is None or not found.is_ragged:
             return None
     else:
-        found = tracker.positions(x, set(range(2, count + 2)), func)
+        found = tracker.positions(x, range(2, count + 2), func)
         if found is None:
             return None
         gaps = any(isinstance(factor.role, Gaps) for axis in found.axes for factor in axis)
@@ -57,7 +63,7 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
     )
 
 
-@rule(torch.conv1d, torch.conv2d, torch.conv3d)
+@rule(torch.conv1d, torch.conv2d, torch.conv3d, reads_inputs=True)
 def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -87,7 +93,7 @@ def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     return result
 
 
-@rule(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+@rule(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d, reads_inputs=True)
 def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Each position is spread over a kernel; what lies behind the new length comes from padding, and is padding."""
     names = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")

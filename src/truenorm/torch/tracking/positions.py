@@ -12,9 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, cat_positions
+from truenorm.torch.tracking.indices import look_up, part_of_input
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Role, Tag
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in
+from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Role, Tag, take_rows
+from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 Arguments = tuple[Any, ...]
 
@@ -28,32 +30,20 @@ def has_role(axis: Axis) -> bool:
     return any(factor.role is not None for factor in axis)
 
 
-def take_rows(axes: tuple[Axis, ...], rows: range) -> tuple[Axis, ...]:
-    """The axes when only these sequences are left."""
-
-    def take(factor: Factor) -> Factor:
-        if factor.role is BATCH:
-            return Factor(len(rows), BATCH)
-        if isinstance(factor.role, tuple):
-            return Factor(factor.size, tuple(factor.role[row] for row in rows))
-        if isinstance(factor.role, Gaps):
-            return Factor(factor.size, Gaps(factor.role.valid[list(rows)]))
-        return factor
-
-    return tuple(tuple(map(take, axis)) for axis in axes)
-
-
 # ---- indices ----
 
 
-@rule(Tensor.__getitem__)
+@rule(Tensor.__getitem__, reads_inputs=True)
 def getitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     x, index = args
     found = tracker.look(x)
+    if isinstance(found, Fresh):
+        return part_of_input(tracker, func, x, index, _full_index(index, x.dim()), found)
     if not isinstance(found, Tag):
         result = func(x, index)
-        plain = all(isinstance(one, (int, slice, type(None), type(...))) for one in _as_tuple(index))
-        tracker.states[result] = found if plain or found is not FRESH else MADE
+        if found is MADE:
+            found = look_up(tracker, func, index, 0, result)
+        tracker.states[result] = found
         return result
     full = _full_index(index, x.dim())
     if full is None:
@@ -128,7 +118,7 @@ def _from_the_end(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[A
     return alone(tracker, func, x, tag, lambda one: func(one, index))
 
 
-@rule(*named("narrow"))
+@rule(*named("narrow"), reads_inputs=True)
 def narrow(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("input", "dim", "start", "length"), args, strict=False)), **kwargs}
     axis, start = given["dim"] % given["input"].dim(), int(given["start"])
@@ -191,15 +181,18 @@ def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
 UNBIND = set(named("unbind"))
 
 
-@rule(*named("cat concat concatenate"))
+@rule(*named("cat concat concatenate"), reads_inputs=True)
 def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     tensors = [one for one in tensors_in(args[0] if args else kwargs["tensors"]) if one.shape != (0,)]
     states = [tracker.look(one) for one in tensors]
     tags = [one for one in states if isinstance(one, Tag)]
+    ndim = tensors[0].dim() if tensors else 1
+    axis = (args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))) % ndim
+    inputs = [one for one in states if isinstance(one, Fresh)]
+    if inputs and (not any(tag.is_ragged for tag in tags) or any(has_role(tag.axes[axis]) for tag in tags)):
+        return tracker.refuse(func, args, kwargs, next((one for one in inputs if one.source.has_values), inputs[0]))
     if not tags:
         return _unfollowed(tracker, func(*args, **kwargs), states)
-    ndim = tensors[0].dim()
-    axis = (args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))) % ndim
     if any(isinstance(role_of(tag.axes[axis]), tuple) for tag in tags):
         others = [tag for tag in tags if tag is not states[-1]]
         if any(has_role(tag.axes[axis]) for tag in others) or not isinstance(states[-1], Tag):
@@ -268,7 +261,7 @@ def stack(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
 
 def _unfollowed(tracker: Tracker, result: Tensor, states: list[Any]) -> Tensor:
     lost = next((one for one in states if isinstance(one, Lost)), None)
-    tracker.set(result, lost or (FRESH if FRESH in states else MADE))
+    tracker.set(result, lost or MADE)
     return result
 
 
@@ -311,11 +304,13 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     return result
 
 
-@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp"))
+@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp"), reads_inputs=True)
 def cumulate(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Each position depends on those before it, which are valid."""
     x = args[0]
     found = tracker.look(x)
+    if isinstance(found, Fresh) and any(isinstance(one, Gaps) for one in tracker.extents):
+        return tracker.refuse(func, args, kwargs, found)
     if isinstance(found, Tag) and found.is_ragged:
         axis = (args[1] if len(args) > 1 else kwargs["dim"]) % x.dim()
         if has_role(found.axes[axis]) and axis not in found.lengths:
@@ -372,13 +367,17 @@ def unfold(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any])
     return result
 
 
-@rule(*named("index_select"))
+@rule(*named("index_select"), reads_inputs=True)
 def index_select(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
     x, axis = given["input"], given["dim"] % given["input"].dim()
     found = tracker.look(x)
+    if isinstance(found, Fresh):
+        return tracker.refuse(func, args, kwargs, found)
     result = func(*args, **kwargs)
-    if isinstance(found, Tag):
+    if found is MADE:
+        found = look_up(tracker, func, given["index"], axis, result)
+    elif isinstance(found, Tag):
         if has_role(found.axes[axis]):
             return tracker.lose(result, func, "parts of the batch, or of positions") if found.is_ragged else result
         found = found.with_axis(axis, result.shape[axis])

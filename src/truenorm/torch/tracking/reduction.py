@@ -17,7 +17,7 @@ from torch import Tensor
 from truenorm.torch.tracking.elementwise import elementwise
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Tag
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -47,7 +47,8 @@ def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     found = tracker.look(x)
     if not isinstance(found, Tag):
         result = func(*args, **kwargs)
-        return _without_tag(tracker, func, x, found, result)
+        tracker.set(result, found if isinstance(found, Lost) else MADE)
+        return result
     rest, options = _options(name, args[1:], {key: one for key, one in kwargs.items() if key not in ("input", "x")})
     dims = _axes(options.get("dim"), x.dim())
     keepdim = bool(options.get("keepdim", False))
@@ -68,14 +69,6 @@ def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
 def elementwise_of_two(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch.max(x, y) and torch.min(x, y)."""
     return elementwise(tracker, torch.maximum if func.__name__ == "max" else torch.minimum, args, kwargs)
-
-
-def _without_tag(tracker: Tracker, func: Any, x: Tensor, found: Any, result: Any) -> Any:
-    """An input of the model whose positions are not known yet: a sum over them would be wrong without a trace."""
-    if found is FRESH and x.is_floating_point() and x.dim() > 1:
-        return tracker.lose(result, func, "of an input whose positions are not known: pass along= to padded")
-    tracker.set(result, found if isinstance(found, Lost) else MADE)
-    return result
 
 
 # ---- arguments ----

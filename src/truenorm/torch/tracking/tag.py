@@ -6,6 +6,7 @@ factors. A factor is one of
     batch     a sequence each; one factor of a tag at most
     ragged    positions, of which the first lengths[i] are valid in sequence i, or those of a mask with gaps (`Gaps`)
     plain     anything else: channels, heads
+    an axis of an input whose roles are not known yet (`FromInput`); only in states of `inputs.py`, never in a tag
 
 and the tag also says what the padding is known to hold, so that it is set to zero once and not before every
 convolution. Lengths are Python integers: they are read once when the context is entered. Afterwards all arithmetic on
@@ -39,10 +40,27 @@ class Batch:
         return "BATCH"
 
 
+@dataclass(frozen=True)
+class FromInput:
+    """The role of a factor that is an axis of an input, or a slice of it, while the roles there are not known."""
+
+    axis: int
+    slices: tuple[tuple[int | None, int | None, int | None], ...] = ()
+
+    def sliced(self, part: slice) -> FromInput:
+        return FromInput(self.axis, (*self.slices, (part.start, part.stop, part.step)))
+
+    def of(self, positions: range) -> range:
+        """Which positions are left."""
+        for one in self.slices:
+            positions = positions[slice(*one)]
+        return positions
+
+
 BATCH = Batch()
 Lengths = tuple[int, ...]
 Extent = Lengths | Gaps
-Role = Batch | Lengths | Gaps | None
+Role = Batch | Lengths | Gaps | FromInput | None
 
 
 class Factor(NamedTuple):
@@ -81,7 +99,7 @@ class Tag:
         return {
             i: axis[0].role
             for i, axis in enumerate(self.axes)
-            if len(axis) == 1 and not isinstance(axis[0].role, Batch) and axis[0].role is not None
+            if len(axis) == 1 and isinstance(axis[0].role, (tuple, Gaps))
         }
 
     @cached_property
@@ -121,6 +139,10 @@ class Tag:
         vars(new).update(vars(self), padding=padding)
         return new
 
+    def with_axes(self, axes: Sequence[Axis]) -> Tag:
+        """Other axes with the same padding."""
+        return Tag(tuple(axes), self.padding)
+
     def with_axis(self, axis: int, size: int, role: Role = None) -> Tag:
         """One axis changed to a single factor."""
         axes = list(self.axes)
@@ -138,15 +160,34 @@ class Tag:
 
 @dataclass(frozen=True)
 class Lost:
-    """A tensor that comes from a ragged one by a function that is not followed: its positions are not known."""
+    """A tensor that comes from a ragged one by a function that is not followed: its positions are not known.
+
+    is_mask   whether it was made of integers only, as the masks that models make of masks: not worth a report
+    """
 
     where: str
+    is_mask: bool = False
 
 
 def make_tag(shape: Sequence[int], batch: int, extents: dict[int, Extent], padding: Padding = Padding.ANY) -> Tag:
     """The tag of a tensor of this shape, one factor an axis."""
     roles: dict[int, Role] = {batch: BATCH, **extents}
     return Tag(tuple((Factor(size, roles.get(axis)),) for axis, size in enumerate(shape)), padding)
+
+
+def take_rows(axes: tuple[Axis, ...], rows: range) -> tuple[Axis, ...]:
+    """The axes when only these sequences are left."""
+
+    def take(factor: Factor) -> Factor:
+        if factor.role is BATCH:
+            return Factor(len(rows), BATCH)
+        if isinstance(factor.role, tuple):
+            return Factor(factor.size, tuple(factor.role[row] for row in rows))
+        if isinstance(factor.role, Gaps):
+            return Factor(factor.size, Gaps(factor.role.valid[list(rows)]))
+        return factor
+
+    return tuple(tuple(map(take, axis)) for axis in axes)
 
 
 def _is_extent(role: Role) -> bool:
