@@ -317,3 +317,76 @@ def test_masks_of_the_caller_are_not_inputs_with_positions() -> None:
     assert tracked.report.mixed == ()
     for i, n in enumerate(LENGTHS):
         assert_close(y[i : i + 1, :n], model(x[i : i + 1, :n], mask[i : i + 1, :n]), rtol=1e-12, atol=1e-12)
+
+
+# ---- as many values as there are positions ----
+
+
+def decay(t: int) -> Tensor:
+    """A matrix whose elements depend on two positions, and not on how many there are."""
+    at = torch.arange(t).double()
+    return (at[:, None] - 2 * at).cos()
+
+
+# Functions of y (b, 4, t), which has positions; what they make has as many, and is combined with y again.
+COMBINED: dict[str, Callable[[Tensor], Any]] = {
+    "expand": lambda y: y - y.mean(2, keepdim=True).expand(-1, -1, y.shape[2]),
+    "expand_as": lambda y: y.mean(2, keepdim=True).expand_as(y),
+    "repeat": lambda y: torch.cat([y, y.mean(2)[..., None].repeat(1, 1, y.shape[2])], 1)[:, 2:6],
+    "repeat first": lambda y: torch.cat([y.mean(2)[..., None].repeat(1, 1, y.shape[2]), y], 1)[:, 2:6],
+    "interpolate": lambda y: y * functional.interpolate(y.mean(2, keepdim=True), size=y.shape[2]),
+    "product": lambda y: y + y @ decay(y.shape[2]).triu(),
+    "product from the left": lambda y: y + (decay(y.shape[2]) @ y.mT).mT,
+    "ramp": lambda y: y + y.mean(2, keepdim=True) * torch.arange(y.shape[2]),
+    "linear between": lambda y: y + (y @ decay(y.shape[2])).mT.matmul(decay(4)).mT.relu(),
+}
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_what_is_repeated_for_every_position_takes_the_lengths_that_it_is_combined_with(name: str) -> None:
+    model = Model(lambda m, x: m.conv(COMBINED[name](m.conv(x))))
+    assert_as_alone(model, double(3, 4, 9), LENGTHS, out=2)
+
+
+ALONE_OTHERWISE: dict[str, Callable[..., Any]] = {
+    "expand": lambda m, y: y.mean(2, keepdim=True).expand(-1, -1, y.shape[2]),
+    "repeat": lambda m, y: y.mean(2)[..., None].repeat(1, 1, y.shape[2]),
+    "repeat rows": lambda m, y: y.mean(2)[:, None].repeat(1, y.shape[2], 1).mT,
+    "interpolate": lambda m, y: functional.interpolate(y.mean(2, keepdim=True), size=y.shape[2]),
+    "product": lambda m, y: y @ decay(y.shape[2]),
+    "product from the left": lambda m, y: (decay(y.shape[2]) @ y.mT).mT.tanh(),
+    "einsum": lambda m, y: torch.einsum("bct,ts->bcs", y, decay(y.shape[2])),
+    "ramp": lambda m, y: y.mean(2, keepdim=True) * torch.arange(y.shape[2]),
+    "cut": lambda m, y: (y @ decay(y.shape[2]))[..., 1:],
+    "reversed": lambda m, y: (y @ decay(y.shape[2])).flip(2),
+    "part of a table": lambda m, y: m.linear.weight.repeat(1, 1, 5)[:, :, : y.shape[2]] + 0,
+    "noise": lambda m, y: torch.randn(3, 4, y.shape[2]).double(),
+    "softmax": lambda m, y: (decay(y.shape[2]).softmax(-1) @ y.mT).mT,
+}
+
+
+@pytest.mark.parametrize("name", ALONE_OTHERWISE)
+def test_what_is_repeated_for_every_position_is_not_read_as_if_it_had_no_padding(name: str) -> None:
+    model, x = Model(lambda m, x: m.conv(ALONE_OTHERWISE[name](m, m.conv(x)))), double(3, 4, 9)
+    with pytest.raises(ValueError, match=r"^padded: conv \(Conv1d\) has to know"), tnt.padded(lengths=LENGTHS):
+        model(x)
+
+
+@pytest.mark.parametrize("layer", [nn.MaxPool1d(2), nn.GroupNorm(2, 4).double(), nn.LSTM(9, 4).double()])
+def test_layers_that_refuse_an_axis_that_may_be_positions(layer: Any) -> None:
+    tnt.convert(layer)
+    conv, x = nn.Conv1d(4, 4, 3, padding=1).double(), double(3, 4, 9)
+    with pytest.raises(ValueError, match=r"^padded: "), tnt.padded(lengths=LENGTHS):
+        layer(conv(x).mean(2, keepdim=True).expand(-1, -1, 9))
+
+
+def test_sums_over_an_axis_that_may_be_positions_are_reported() -> None:
+    model = Model(lambda m, x: (m.conv(x) @ decay(x.shape[2])).mean(2))
+    with tnt.padded(lengths=LENGTHS) as tracked:
+        model(double(3, 4, 9))
+    assert tracked.report.mixed == ("mean in Model (an axis that may be positions)",)
+
+
+def test_a_constant_number_of_values_needs_no_declaration() -> None:
+    model = Model(lambda m, x: m.conv(m.conv(x).mean(2, keepdim=True).expand(-1, -1, 6) * torch.arange(6)))
+    assert_as_alone(model, double(3, 4, 9), LENGTHS)

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Tag, broadcast
+from truenorm.torch.tracking.tag import BATCH, OPEN, Axis, Factor, Gaps, Lost, Padding, Tag, broadcast, merge_roles
 from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
@@ -103,6 +103,8 @@ def _product(
     summed = set("".join(labels)) - set(output)
     if why is None and any(factor.role is BATCH for letter in summed for factor in axes[letter]):
         why = "it sums over the sequences"
+    if why is None and any(factor.role is OPEN for letter in summed for factor in axes[letter]):
+        why = "it sums over an axis that may be positions"
     over_positions = any(factor.role is not None for letter in summed for factor in axes[letter])
     paddings = []
     changed = list(operands)
@@ -122,6 +124,10 @@ def _product(
         return tracker.lose(result, func, "one of its arguments was lost before")
     kept = tuple(axes[letter] for letter in output)
     made = Tag(kept, _least(paddings))
+    if not made.is_ragged and any(tag is not None and tag.is_ragged for tag in tags):
+        parameters = "".join(letters for one, letters in zip(operands, labels, strict=True) if tracker.is_constant(one))
+        known = parameters + "".join(letters for tag, letters in zip(tags, labels, strict=True) if tag is not None)
+        made = tracker.reopen(made, [2 if letter in known else 1 for letter in output])
     if isinstance(added, Tensor):
         other = tracker.tag(added)
         joined = broadcast([made, *([] if other is None else [other])], result.shape)
@@ -144,8 +150,10 @@ def _joined(
             if known is None or not _has_role(known):
                 if known is None or _has_role(one) or _size(known) == 1:
                     found[letter] = one
-            elif _has_role(one) and one != known:
+            elif (merged := merge_roles(known, one)) is None:
                 return found, "arguments with different lengths"
+            else:
+                found[letter] = merged
     if sum(factor.role is BATCH for axis in found.values() for factor in axis) > 1:
         return found, "the sequences are on several axes"
     return found, None
@@ -177,6 +185,9 @@ def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     given_dim = rest[0] if rest else kwargs.get("dim")
     if not isinstance(found, Tag) or given_dim is None:
         result = func(x, *rest, **kwargs)
+        open_size = given_dim is not None and x.dim() > 0 and x.shape[given_dim] in tracker.states.sizes
+        if found is MADE and open_size and not tracker.is_constant(x):
+            return tracker.lose(result, func, "of a tensor with as many values as there are positions")
         tracker.set(result, found if not isinstance(found, Tag) else Lost("softmax without dim"))
         return result
     dim = given_dim % x.dim()
@@ -315,7 +326,9 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
     asked = states[0] if isinstance(states[0], Tag) else None
     read = next((state for state in states[1:] if isinstance(state, Tag)), None)
     layouts = [tag for tag in (asked, read) if tag is not None]
-    if lost is None and any(query.dim() != 3 or tag.batch != 1 or tag.is_merged or 2 in tag.extents for tag in layouts):
+    if lost is None and any(
+        query.dim() != 3 or tag.batch != 1 or tag.is_merged or tag.has_open or 2 in tag.extents for tag in layouts
+    ):
         return tracker.lose(func(*args, **kwargs), func, "its arguments are not (t, b, c)")
     if lost is not None:
         result = func(*args, **kwargs)

@@ -71,6 +71,7 @@ def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     count = weight.dim() - 2
     tag = positions_of(tracker, func, x, count)
     if tag is None:
+        _check_constant(tracker, func, x)
         return without_positions(tracker, x, func(x, **given))
     stride = spread(given.get("stride", 1), count)
     dilation = spread(given.get("dilation", 1), count)
@@ -102,6 +103,7 @@ def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
     count = weight.dim() - 2
     tag = positions_of(tracker, func, x, count)
     if tag is None:
+        _check_constant(tracker, func, x)
         return without_positions(tracker, x, func(x, **given))
     result = func(tracker.fill(x, tag), **given)
     stride, padding, behind, dilation = (
@@ -115,6 +117,12 @@ def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
 
     tracker.set(result, after(tag, result, length))
     return result
+
+
+def _check_constant(tracker: Tracker, func: Any, x: Tensor) -> None:
+    """Raises for a tensor that the model has made with as many positions as a padded one: noise, a part of a table."""
+    if tracker.look(x) is MADE and x.shape[-1] in tracker.states.sizes and not tracker.is_constant(x):
+        raise tracker.open_error(x, func)
 
 
 def after(tag: Tag, result: Tensor, length: Callable[[int, int], int], padding: Padding = Padding.FINITE) -> Tag:

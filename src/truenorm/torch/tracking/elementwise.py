@@ -11,6 +11,7 @@ afterwards follows from the list that it is in:
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -114,7 +115,11 @@ def join(tracker: Tracker, func: Any, states: list[Any], result: Tensor, args: A
         tracker.notes.lost(f"{lost.where}, then {getattr(func, '__name__', func)}", tracker.module, "")
     others = [one for one in tensors_in((args, kwargs)) if not isinstance(tracker.states.get(one), Tag)]
     plain = all(isinstance(one, nn.Parameter) for one in others)
-    return Tag(axes, _padding_after(func, tags, args[1:]) if plain else ANY)
+    tag = Tag(axes, _padding_after(func, tags, args[1:]) if plain else ANY)
+    if tag.is_ragged or any(len(one.axes) == result.dim() and one.axes == axes for one in tags):
+        return tag
+    widest = max(tags, key=lambda one: len(one.axes))
+    return tracker.reopen(tag, [math.prod(factor.size for factor in axis) for axis in widest.axes])
 
 
 def _padding_after(func: Any, tags: list[Tag], others: Any) -> Padding:

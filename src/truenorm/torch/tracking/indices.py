@@ -17,9 +17,11 @@ def part_of_input(tracker: Tracker, func: Any, x: Tensor, index: Any, full: list
 
     full   the index of each axis; None if it is made of anything but numbers and slices
     """
+    if full is None:
+        return tracker.refuse(func, (x, index), {}, found)
     axes: list[Axis] = []
     axis = 0
-    for one in full or [0]:
+    for one in full:
         if one is None:
             axes.append((Factor(1),))
             continue
@@ -47,7 +49,7 @@ def look_up(tracker: Tracker, func: Any, index: Any, axis: int, result: Tensor) 
         return Lost(found.where if found.is_mask else tracker.notes.lost(func.__name__, tracker.module, "lost tokens"))
     if not isinstance(found, (Tag, Fresh)):
         return MADE
-    if used != [index] or index.dtype == torch.bool:
+    if not isinstance(index, Tensor) or index.dtype == torch.bool:
         if isinstance(found, Fresh):
             return tracker.unknown(func, found)
         where = (

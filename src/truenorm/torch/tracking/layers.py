@@ -106,6 +106,11 @@ def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[
         tracker.pending = lambda y: tracker.set(y, state)
         return None
     tag = found
+    if tag.has_open:
+        if not by_row:
+            raise tracker.open_error(x, module)
+        tracker.pending = lambda y: tracker.set(y, tag)
+        return None
     tracker.notes.given[module] = None
     keeps = module.padding == "keep"
     tracker.pending = lambda y: tracker.set(y, tag if keeps or not tag.is_ragged else tag.having(Padding.ZERO))

@@ -46,6 +46,12 @@ def norm(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     tag = _positions(tracker, func, x, x.dim() - len(given["normalized_shape"]) if by_row else None)
     if tag is None:
         return without_positions(tracker, x, func(*args, **kwargs))
+    if tag.has_open:
+        if not by_row:
+            raise tracker.open_error(x, func)
+        result = func(*args, **kwargs)
+        tracker.set(result, tag)
+        return result
     averages = not by_row and bool(given.get("training", given.get("use_input_stats", True)))
     if isinstance(tracker.module, TORCH_LAYERS) or (by_row and isinstance(tracker.module, (nn.LayerNorm, nn.RMSNorm))):
         if averages:

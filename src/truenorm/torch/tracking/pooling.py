@@ -146,7 +146,10 @@ def interpolate(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     count = x.dim() - 2
     tag = positions_of(tracker, func, x, count)
     if tag is None:
-        return without_positions(tracker, x, func(x, **given))
+        result = without_positions(tracker, x, func(x, **given))
+        if (made := tracker.tag(result)) is not None and given.get("scale_factor") is None:
+            tracker.set(result, tracker.reopen(made, [2, 2, *[1] * count]))
+        return result
     scale = given.get("scale_factor")
     mode = given.get("mode", "bilinear" if func is functional.upsample_bilinear else "nearest")
     if scale is None:

@@ -15,7 +15,19 @@ from truenorm.torch.tracking.alone import alone, cat_positions
 from truenorm.torch.tracking.indices import look_up, part_of_input
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Role, Tag, take_rows
+from truenorm.torch.tracking.tag import (
+    BATCH,
+    OPEN,
+    Axis,
+    Factor,
+    Gaps,
+    Lost,
+    Padding,
+    Role,
+    Tag,
+    merge_roles,
+    take_rows,
+)
 from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 Arguments = tuple[Any, ...]
@@ -200,6 +212,8 @@ def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     result = func(*args, **kwargs)
     if any(isinstance(one, Lost) for one in states):
         return tracker.lose(result, func, "one of them was lost before")
+    if any(role_of(tag.axes[axis]) is OPEN for tag in tags):
+        return tracker.lose(result, func, "along an axis that may be positions")
     roles = {role_of(tag.axes[axis]) is BATCH for tag in tags}
     if True in roles:
         return _cat_batch(tracker, func, result, states, axis)
@@ -222,11 +236,10 @@ def _common(merged: list[list[Axis]], skipped: int | None) -> list[Axis] | None:
     new = list(merged[0])
     for axes in merged[1:]:
         for i, axis in enumerate(axes):
-            if i == skipped or new[i] == axis or not has_role(axis):
-                continue
-            if has_role(new[i]):
+            joined = new[i] if i == skipped else merge_roles(new[i], axis)
+            if joined is None:
                 return None
-            new[i] = axis
+            new[i] = joined
     return new
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from truenorm.torch.tracking.elementwise import elementwise
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Tag
+from truenorm.torch.tracking.tag import BATCH, OPEN, Axis, Factor, Gaps, Lost, Padding, Tag
 from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
@@ -109,6 +109,8 @@ def _refusal(tag: Tag, dims: Sequence[int]) -> str | None:
     """Why the reduction has no result with known positions."""
     factors = [factor for i, axis in enumerate(tag.axes) if i not in dims for factor in axis]
     merged = [axis for axis in tag.axes if len(axis) > 1 and _has_role(axis)]
+    if any(factor.role is OPEN for dim in dims for factor in tag.axes[dim]):
+        return "an axis that may be positions"
     over_batch = any(factor.role is BATCH for dim in dims for factor in tag.axes[dim])
     left = any(factor.role is not None and factor.role is not BATCH for factor in factors)
     if over_batch and left:

@@ -127,8 +127,18 @@ def expand(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
                     return result
                 return tracker.lose(result, func, "copies of the batch, or of positions") if found.is_ragged else result
         found = found.with_axes(new)
+        if isinstance(found, Tag):
+            found = _as_other(tracker, args, kwargs, found) or tracker.reopen(found, x.shape)
     tracker.states[result] = found
     return result
+
+
+def _as_other(tracker: Tracker, args: tuple[Any, ...], kwargs: dict[str, Any], tag: Tag) -> Tag | None:
+    """Copies for each position of another tensor, in x.expand_as(other)."""
+    other = tracker.tag(args[1] if len(args) > 1 else kwargs.get("other"))
+    if other is None or tag.is_ragged or tag.batch != other.batch or len(tag.axes) != len(other.axes):
+        return None
+    return other.having(tag.padding)
 
 
 @rule(torch.view_as_real, torch.view_as_complex, reads_inputs=True)

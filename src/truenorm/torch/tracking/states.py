@@ -40,6 +40,7 @@ class States:
 
     def __init__(self) -> None:
         self._states: Any = WeakTensorKeyDictionary()
+        self.sizes: set[int] = set()  # of all position axes so far
 
     def get(self, x: Tensor) -> State | None:
         found = self._states.get(x)
@@ -52,6 +53,8 @@ class States:
 
     def __setitem__(self, x: Tensor, state: State) -> None:
         self._states[x] = (state, version_of(x))
+        if type(state) is Tag and not state.sizes <= self.sizes:
+            self.sizes |= state.sizes
 
     def __contains__(self, x: Tensor) -> bool:
         return x in self._states
@@ -62,3 +65,4 @@ class States:
     def update(self, other: States) -> None:
         """Take over all states of another one."""
         self._states.update(other._states)
+        self.sizes |= other.sizes

@@ -6,6 +6,8 @@ factors. A factor is one of
     batch     a sequence each; one factor of a tag at most
     ragged    positions, of which the first lengths[i] are valid in sequence i, or those of a mask with gaps (`Gaps`)
     plain     anything else: channels, heads
+    open      as many as there are positions, but made of a tensor that had none left, such as a mean that is repeated.
+              It takes the role of the axis that it is combined with; a function that has to know it refuses it
     an axis of an input whose roles are not known yet (`FromInput`); only in states of `inputs.py`, never in a tag
 
 and the tag also says what the padding is known to hold, so that it is set to zero once and not before every
@@ -40,6 +42,13 @@ class Batch:
         return "BATCH"
 
 
+class Open:
+    """The role of an axis that may be positions."""
+
+    def __repr__(self) -> str:
+        return "OPEN"
+
+
 @dataclass(frozen=True)
 class FromInput:
     """The role of a factor that is an axis of an input, or a slice of it, while the roles there are not known."""
@@ -57,10 +66,10 @@ class FromInput:
         return positions
 
 
-BATCH = Batch()
+BATCH, OPEN = Batch(), Open()
 Lengths = tuple[int, ...]
 Extent = Lengths | Gaps
-Role = Batch | Lengths | Gaps | FromInput | None
+Role = Batch | Lengths | Gaps | Open | FromInput | None
 
 
 class Factor(NamedTuple):
@@ -110,7 +119,17 @@ class Tag:
     @cached_property
     def is_ragged(self) -> bool:
         """Whether any position may be padding. A tensor without positions, such as a mean over them, has a tag too."""
-        return any(_is_extent(factor.role) for axis in self.axes for factor in axis)
+        return any(_is_extent(factor.role) or factor.role is OPEN for axis in self.axes for factor in axis)
+
+    @cached_property
+    def has_open(self) -> bool:
+        """Whether an axis may be positions, but is not known to be."""
+        return any(factor.role is OPEN for axis in self.axes for factor in axis)
+
+    @cached_property
+    def sizes(self) -> frozenset[int]:
+        """How many positions there are, with padding."""
+        return frozenset(factor.size for axis in self.axes for factor in axis if _is_extent(factor.role))
 
     @cached_property
     def is_merged(self) -> bool:
@@ -250,6 +269,16 @@ def _merge_plain(axis: Sequence[Factor]) -> Axis:
     return tuple(found) or (Factor(1),)
 
 
+def merge_roles(first: Axis, second: Axis) -> Axis | None:
+    """Two axes that are one: an axis without a role takes that of the other, and so does an open one."""
+    for weak in ((None,), (None, OPEN)):
+        if all(factor.role in weak for factor in second):
+            return first
+        if all(factor.role in weak for factor in first):
+            return second
+    return first if first == second else None
+
+
 def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | None:
     """The axes of an elementwise result of this shape; None if the tags contradict each other."""
     axes: list[Axis] = []
@@ -262,9 +291,10 @@ def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | N
                     continue
                 if math.prod(factor.size for factor in other) != shape[axis]:
                     return None  # one position for all: whether it is valid differs by sequence
-                if any(factor.role is not None for factor in found) and found != other:
+                merged = merge_roles(found, other)
+                if merged is None:
                     return None
-                found = other
+                found = merged
         axes.append(found)
     if sum(factor.role is BATCH for axis in axes for factor in axis) > 1:
         return None

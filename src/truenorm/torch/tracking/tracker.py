@@ -16,7 +16,7 @@ from truenorm.torch.tracking.inputs import Fresh, Input
 from truenorm.torch.tracking.registry import READS_INPUTS, RULES
 from truenorm.torch.tracking.report import Notes
 from truenorm.torch.tracking.states import MADE, State, States
-from truenorm.torch.tracking.tag import Extent, Factor, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
+from truenorm.torch.tracking.tag import OPEN, Extent, Factor, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
 
 __all__ = ["MADE", "State", "States", "Tracker", "name_of", "tensors_in"]
 
@@ -77,7 +77,7 @@ class Tracker:
         return found
 
     def _first_look(self, x: Tensor) -> State:
-        if isinstance(x, nn.Parameter) or self._is_constant(x) or x.is_nested:
+        if self.is_constant(x) or x.is_nested:
             return MADE
         source = Input(x)
         if x.dim() < 2 and not (source.has_values and source.shape not in ((), (self.batch_size,))):
@@ -128,8 +128,10 @@ class Tracker:
         self.set(result, Lost(where))
         return result
 
-    def _is_constant(self, x: Tensor) -> bool:
-        """Whether a tensor is a buffer, or another attribute of a module of the model that runs."""
+    def is_constant(self, x: Tensor) -> bool:
+        """Whether a tensor is a parameter, a buffer, or another attribute of a module of the model that runs."""
+        if isinstance(x, nn.Parameter):
+            return True
         if not self.modules:
             return False
         model = self.modules[0]
@@ -161,7 +163,11 @@ class Tracker:
             found = self.look(x)
         if isinstance(found, Lost):
             raise self.lost_error(x, found, who)
-        return found if isinstance(found, Tag) and found.is_ragged else None
+        if not isinstance(found, Tag) or not found.is_ragged:
+            return None
+        if found.has_open:
+            raise self.open_error(x, who)
+        return found
 
     def read_rows(self, x: Tensor, first: int, who: Any = None) -> State:
         """The state of a tensor (b, ..., c) that a function of known kind reads: channels begin at axis `first`.
@@ -240,6 +246,30 @@ class Tracker:
             f"has shown it before: {self._along_hint(found.source.shape)}. If the model has several inputs, declare "
             "this one: tracked.follow(x, along=...), or tracked.follow(x, lengths=None) if it has no padding."
         )
+
+    def open_error(self, x: Tensor, who: Any) -> ValueError:
+        """For a layer that reads neighbours of an axis that has the size of positions."""
+        return ValueError(
+            f"padded: {self.place(who)} has to know the valid positions of its input {tuple(x.shape)}, which the model "
+            "has made with as many positions as a padded tensor has; for a sequence alone there would be fewer. "
+            "Declare it: tracked.follow(x, along=...), or tracked.follow(x, lengths=None) if their number does not "
+            "depend on the sequences."
+        )
+
+    def reopen(self, tag: Tag, before: Sequence[int] | None = None) -> Tag:
+        """A tag without positions: new axes that have the size of positions are open.
+
+        before   the sizes of the axes before, aligned at the end; an axis is new if it had the size 1
+        """
+        if tag.is_ragged:
+            return tag
+        axes = list(tag.axes)
+        for axis in range(-len(axes), 0):
+            (size, role), *more = axes[axis]
+            new = before is None or -axis > len(before) or before[axis] == 1
+            if new and size > 1 and role is None and not more and size in self.states.sizes:
+                axes[axis] = (Factor(size, OPEN),)
+        return tag if axes == list(tag.axes) else tag.with_axes(axes)
 
     def _along_hint(self, shape: Sequence[int]) -> str:
         fitting = [f"along={axis}" for axis in range(1, len(shape)) if shape[axis] >= self.longest]
