@@ -246,8 +246,9 @@ def test_two_position_axes_need_two_lengths_or_an_axis() -> None:
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), tnt.padded(lengths=[9, 4]):
         conv(x)
+    batch = pad(x, [9, 4])
     with tnt.padded(lengths=[9, 4], along=2):
-        y = conv(pad(x, [9, 4]))
+        y = conv(batch)
     assert_close(y[1, :, :4], conv(x[1:, :, :4])[0])
 
 

@@ -68,7 +68,7 @@ KEEPS.update(dict.fromkeys([*SUMS, *PRODUCTS], ANY))
 def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of one element of each argument, broadcast."""
     if len(args) > 1 and func in SCALES:
-        args = _without_nan(tracker, args)
+        args = _without_nan(tracker, func, args)
     first: Any = args[0] if args else None
     before = tracker.look(first) if isinstance(first, Tensor) else MADE
     result = func(*args, **kwargs)
@@ -122,14 +122,18 @@ def _padding_after(func: Any, tags: list[Tag], others: Any) -> Padding:
     return min(least, KEEPS[func])
 
 
-def _without_nan(tracker: Tracker, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_nan(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """For x * weight: the gradient of the weight sums over padding, where 0 * NaN is NaN."""
     if not any(isinstance(one, Tensor) and one.requires_grad and tracker.tag(one) is None for one in args[:2]):
         return args
     new = list(args)
     for i, one in enumerate(args[:2]):
         tag = tracker.tag(one)
-        if tag is not None and tag.is_ragged:
+        if tag is not None and tag.has_padding and tag.padding is ANY:
+            if i == 0 and func.__name__.endswith("_"):  # it is changed in any case
+                one.masked_fill_(tracker.mask(tag, one.device), 0)
+                tracker.states[one] = tag.having(ZERO)
+                continue
             new[i], filled = tracker.fill_unless_finite(one, tag)
             tracker.states[new[i]] = filled
     return tuple(new)

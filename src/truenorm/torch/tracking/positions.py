@@ -6,6 +6,8 @@ Python's `range`. One that begins at the end, such as x[:, -1], means the last v
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +15,7 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, cat_positions
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Role, Tag
+from truenorm.torch.tracking.tag import BATCH, Axis, Cropped, Factor, Gaps, Lost, Padding, Role, Tag
 from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in
 
 Arguments = tuple[Any, ...]
@@ -46,6 +48,18 @@ def take_rows(axes: tuple[Axis, ...], rows: range) -> tuple[Axis, ...]:
 # ---- indices ----
 
 
+@dataclass(frozen=True)
+class Part:
+    """What an index counted from the end has taken: inside `padded` it is no plain view of `base`.
+
+    full   the index, if each sequence was cut by itself: the part is a copy. None for x[:, :-1], a view in which the
+           last positions of a sequence are padding, although they are valid in x
+    """
+
+    base: Tensor
+    full: list[Any] | None = None
+
+
 @rule(Tensor.__getitem__)
 def getitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     x, index = args
@@ -55,53 +69,69 @@ def getitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]
         plain = all(isinstance(one, (int, slice, type(None), type(...))) for one in _as_tuple(index))
         tracker.states[result] = found if plain or found is not FRESH else MADE
         return result
-    full = _full_index(index, x.dim())
+    full = full_index(index, x.dim())
     if full is None:
         result = func(x, index)
         if not found.is_ragged:
             tracker.states[result] = MADE
             return result
         return tracker.lose(result, func, "an index that is not made of numbers and slices")
+    axes = indexed_axes(found, full)
+    if isinstance(axes, tuple):
+        result = func(x, index)
+        tracker.states[result] = Tag(axes, found.padding)
+        if ends_early(found, full):
+            tracker.parts[result] = Part(x)
+        return result
+    if axes == FROM_THE_END:
+        return _from_the_end(tracker, func, x, found, full)
+    return tracker.lose(func(x, index), func, axes)
+
+
+FROM_THE_END = "positions from the end"
+
+
+def indexed_axes(tag: Tag, full: list[Any]) -> tuple[Axis, ...] | str:
+    """The axes of x[full], or why they are not known: FROM_THE_END if each sequence has to be cut by itself."""
     axes: list[Axis] = []
-    before = found.axes
+    before = tag.axes
     axis = 0
     for one in full:
         if one is None:
             axes.append((Factor(1),))
             continue
-        current, size = before[axis], x.shape[axis]
+        current, size = before[axis], math.prod(factor.size for factor in before[axis])
         role = role_of(current)
         if one == slice(None):
             axes.append(current)
         elif not has_role(current):
             if isinstance(one, slice):
                 axes.append((Factor(len(range(*one.indices(size)))),))
-        elif isinstance(one, slice) and role is BATCH and not found.is_merged:
+        elif isinstance(one, slice) and role is BATCH and not tag.is_merged:
             rows = range(*one.indices(size))
             before = take_rows(before, rows)
             axes = list(take_rows(tuple(axes), rows))
             axes.append(before[axis])
         elif isinstance(role, tuple) and isinstance(one, slice) and (one.start is None or one.start >= 0):
             positions = range(*one.indices(size))
-            axes.append((Factor(len(positions), tuple(len(range(*one.indices(n))) for n in role)),))
+            lengths = tuple(len(range(*one.indices(n))) for n in role)
+            is_crop = not one.start and one.step in (None, 1) and one.stop is not None and 0 <= one.stop <= size
+            axes.append((Factor(len(positions), Cropped(lengths) if is_crop else lengths),))
         elif isinstance(role, tuple) and not isinstance(one, slice) and 0 <= one < min(role, default=0):
             pass  # a position that all sequences have
-        elif isinstance(role, tuple) and (isinstance(one, slice) or one < 0) and found.batch is not None:
-            return _from_the_end(tracker, func, x, found, full)
+        elif isinstance(role, tuple) and (isinstance(one, slice) or one < 0) and tag.batch is not None:
+            return FROM_THE_END
         else:
-            why = "a sequence out of the batch" if role is BATCH else "positions that some sequences do not have"
-            return tracker.lose(func(x, index), func, why)
+            return "a sequence out of the batch" if role is BATCH else "positions that some sequences do not have"
         axis += 1
-    result = func(x, index)
-    tracker.states[result] = Tag(tuple(axes), found.padding)
-    return result
+    return tuple(axes)
 
 
 def _as_tuple(index: Any) -> tuple[Any, ...]:
     return index if isinstance(index, tuple) else (index,)
 
 
-def _full_index(index: Any, ndim: int) -> list[Any] | None:
+def full_index(index: Any, ndim: int) -> list[Any] | None:
     """One number or slice for each axis, and None for each new one; None if there is anything else."""
     given = [int(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in _as_tuple(index)]
     if not all(one is None or one is ... or isinstance(one, slice) or type(one) is int for one in given):
@@ -118,6 +148,7 @@ def _full_index(index: Any, ndim: int) -> list[Any] | None:
 
 def _from_the_end(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[Any]) -> Any:
     """An index counted from the end of the positions: first the other axes, then these."""
+    base = x
     others = tuple(slice(None) if axis in tag.lengths else one for axis, one in enumerate(full))
     if None in full or not all(isinstance(one, slice) for one in others):
         return tracker.lose(func(x, tuple(full)), func, "positions from the end, together with other axes")
@@ -125,15 +156,23 @@ def _from_the_end(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[A
         x = getitem(tracker, func, (x, others), {})
         tag = tracker.tag(x) or tag
     index = tuple(one if axis in tag.lengths else slice(None) for axis, one in enumerate(full))
-    return alone(tracker, func, x, tag, lambda one: func(one, index))
+    result = alone(tracker, func, x, tag, lambda one: func(one, index))
+    tracker.parts[result] = Part(base, full)
+    return result
+
+
+def ends_early(tag: Tag, full: list[Any]) -> bool:
+    """Whether the index leaves out the last positions of each sequence."""
+    axes = [one for one in full if one is not None]
+    return any(isinstance(axes[axis], slice) and (axes[axis].stop or 0) < 0 for axis in tag.lengths)
 
 
 @rule(*named("narrow"))
 def narrow(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("input", "dim", "start", "length"), args, strict=False)), **kwargs}
     axis, start = given["dim"] % given["input"].dim(), int(given["start"])
-    start += given["input"].shape[axis] if start < 0 else 0
-    index = (*[slice(None)] * axis, slice(start, start + int(given["length"])))
+    stop = start + int(given["length"])
+    index = (*[slice(None)] * axis, slice(start, stop if start >= 0 or stop < 0 else None))
     return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
 
 
@@ -142,20 +181,6 @@ def select(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any])
     given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
     index = (*[slice(None)] * (given["dim"] % given["input"].dim()), int(given["index"]))
     return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
-
-
-@rule(Tensor.__setitem__)
-def setitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """The positions stay what they are. If they get values of a ragged tensor, which of them is not known."""
-    x, _, value = args
-    found = tracker.look(x)
-    func(*args, **kwargs)
-    if isinstance(found, Tag):
-        tracker.states[x] = found.having(Padding.ANY)
-        if isinstance(value, Tensor) and isinstance(tracker.look(value), Lost):
-            tracker.notes.lost("__setitem__", tracker.module, "values whose positions are not known")
-    elif isinstance(value, Tensor) and (tag := tracker.tag(value)) is not None and tag.is_ragged:
-        tracker.lose(x, func, "a part of a tensor gets values of a ragged one")
 
 
 # ---- parts ----

@@ -41,6 +41,12 @@ class Batch:
 
 BATCH = Batch()
 Lengths = tuple[int, ...]
+
+
+class Cropped(tuple[int, ...]):
+    """Lengths after x[..., :stop]. If stop is the size of another tensor, they are those of that tensor."""
+
+
 Extent = Lengths | Gaps
 Role = Batch | Lengths | Gaps | None
 
@@ -209,6 +215,18 @@ def _merge_plain(axis: Sequence[Factor]) -> Axis:
     return tuple(found) or (Factor(1),)
 
 
+def common_axis(first: Axis, second: Axis) -> Axis | None:
+    """What an axis of two tensors is, if it is the same. One that was cropped to the size of the other is as long."""
+    if first == second:
+        return second
+    if len(first) == len(second) == 1 and first[0].size == second[0].size:
+        for (_, cropped), other in ((first[0], second[0]), (second[0], first[0])):
+            is_pair = isinstance(cropped, Cropped) and isinstance(other.role, tuple)
+            if is_pair and all(n <= most for n, most in zip(other.role, cropped, strict=True)):
+                return (other,)
+    return None
+
+
 def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | None:
     """The axes of an elementwise result of this shape; None if the tags contradict each other."""
     axes: list[Axis] = []
@@ -216,13 +234,16 @@ def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | N
         found: Axis = (Factor(shape[axis]),)
         for tag in tags:
             if -axis <= len(tag.axes):
-                other = tag.axes[axis]
+                other: Axis | None = tag.axes[axis]
+                assert other is not None
                 if not any(factor.role is not None for factor in other):
                     continue
                 if math.prod(factor.size for factor in other) != shape[axis]:
                     return None  # one position for all: whether it is valid differs by sequence
-                if any(factor.role is not None for factor in found) and found != other:
-                    return None
+                if any(factor.role is not None for factor in found):
+                    other = common_axis(found, other)
+                    if other is None:
+                        return None
                 found = other
         axes.append(found)
     if sum(factor.role is BATCH for axis in axes for factor in axis) > 1:

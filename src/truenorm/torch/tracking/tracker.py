@@ -46,6 +46,7 @@ class Tracker:
     def __init__(self, extents: tuple[Extent, ...], batch_size: int, along: tuple[int, ...] | None) -> None:
         self.extents, self.batch_size, self.along = extents, batch_size, along
         self.states = States()
+        self.parts: Any = WeakTensorKeyDictionary()  # tensors that are views outside of `padded`, but not inside
         self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
         # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
         self.first_look: Callable[[Tensor], State] = self._first_look
@@ -226,9 +227,11 @@ class Tracker:
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function of torch, with its rule."""
         rule = RULES.get(func)
-        if rule is not None:
-            return rule(self, func, args, kwargs)
-        return self.call_unknown(func, args, kwargs)
+        if rule is None:
+            return self.call_unknown(func, args, kwargs)
+        if not args and kwargs:
+            args, kwargs = first_by_position(kwargs)
+        return rule(self, func, args, kwargs)
 
     def call_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function without a rule: what it makes of ragged tensors is lost."""
@@ -277,6 +280,7 @@ class Tracker:
     def close(self) -> None:
         """Forget all tensors."""
         self.states = States()
+        self.parts = WeakTensorKeyDictionary()
         self.modules, self.paused, self.pending = [], None, None
         self._masks, self._constants = {}, {}
 
@@ -308,9 +312,23 @@ class States:
     def __len__(self) -> int:
         return len(self._states)
 
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(list(self._states))
+
     def update(self, other: States) -> None:
         """Take over all states of another one."""
         self._states.update(other._states)
+
+
+FIRST_NAMES = ("condition", "query", "equation", "tensors", "input", "self", "x", "A")
+
+
+def first_by_position(kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call by name, as rules expect them: the first one by position, the others as they were."""
+    name = next((name for name in FIRST_NAMES if name in kwargs), None)
+    if name is None:
+        return (), kwargs
+    return (kwargs[name],), {key: one for key, one in kwargs.items() if key != name}
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
