@@ -178,6 +178,18 @@ def embedding(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return result
 
 
+@rule(functional.normalize)
+def normalize(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """x divided by its norm: by the rules of `norm`, `clamp_min` and `div`."""
+    given = {"p": 2.0, "dim": 1, "eps": 1e-12, **dict(zip(("input", "p", "dim", "eps", "out"), args, strict=False))}
+    given |= kwargs
+    if given.pop("out", None) is not None:
+        return tracker.call_unknown(func, args, kwargs)
+    length = tracker.call(Tensor.norm, (given["input"], given["p"], given["dim"]), {"keepdim": True})
+    length = tracker.call(Tensor.clamp_min, (length, given["eps"]), {})
+    return tracker.call(torch.div, (given["input"], length), {})
+
+
 @rule(*named("glu"))
 def glu(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Half of the channels times a sigmoid of the others."""
