@@ -157,7 +157,7 @@ def lost_values(y: Tensor) -> Tensor:
 
 
 THROUGH = "written through another tensor with the same memory"
-LOST = {
+LOST: dict[Callable[[Tensor], Tensor], str] = {
     copied_into_a_view: f"copy_ in Between ({THROUGH})",
     added_to_a_view: f"add_ in Between ({THROUGH})",
     copied_into_data: f"copy_ in Between ({THROUGH})",

@@ -5,6 +5,7 @@ from truenorm.torch.tracking import (  # noqa: F401 - each registers its rules
     attention,
     convolution,
     elementwise,
+    indexing,
     normalization,
     pooling,
     positions,

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from truenorm.torch.tracking.positions import FROM_THE_END, ends_early, full_index, has_role, indexed_axes
+from truenorm.torch.tracking.indexing import FROM_THE_END, ends_early, full_index, indexed_axes
+from truenorm.torch.tracking.positions import has_role
 from truenorm.torch.tracking.registry import RULES, Rule, rule
 from truenorm.torch.tracking.tag import Axis, Cropped, Factor, Lost, Padding, Tag, broadcast
 from truenorm.torch.tracking.tracker import FRESH, State, Tracker

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from truenorm.torch.tracking.registry import rule
-from truenorm.torch.tracking.tag import Gaps, Padding, Tag, make_tag
+from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, make_tag
 from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 
@@ -36,13 +36,17 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
     None if there is nothing to keep out. An error if the valid positions are not the first ones.
     """
     if x.dim() == count + 1:  # one sample without a batch axis
-        found = tracker.tag(x)
-        if found is None or not found.is_ragged:
+        state = tracker.look(x)
+        if isinstance(state, Lost):
+            raise tracker.lost_error(x, state, func)
+        if not isinstance(state, Tag) or not state.is_ragged:
             return None
+        found = state
     else:
-        found = tracker.positions(x, set(range(2, count + 2)), func)
-        if found is None:
+        ragged = tracker.positions(x, set(range(2, count + 2)), func)
+        if ragged is None:
             return None
+        found = ragged
         gaps = any(isinstance(factor.role, Gaps) for axis in found.axes for factor in axis)
         if gaps:
             raise ValueError(

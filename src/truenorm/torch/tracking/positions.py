@@ -1,13 +1,8 @@
-"""Rules for functions that choose, add or reorder positions: slices, `pad`, `cat`, `split`, `cumsum`, `flip`.
-
-A slice that begins at a position >= 0 takes the same positions of a sequence alone, and its new length is that of
-Python's `range`. One that begins at the end, such as x[:, -1], means the last valid position: it is taken alone.
-"""
+"""Rules for functions that add, join or reorder positions: `pad`, `cat`, `split`, `cumsum`, `flip`."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +10,7 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, cat_positions
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Cropped, Factor, Gaps, Lost, Padding, Role, Tag
+from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Role, Tag, common_axis
 from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in
 
 Arguments = tuple[Any, ...]
@@ -30,7 +25,7 @@ def has_role(axis: Axis) -> bool:
     return any(factor.role is not None for factor in axis)
 
 
-def take_rows(axes: tuple[Axis, ...], rows: range) -> tuple[Axis, ...]:
+def take_rows(axes: tuple[Axis, ...], rows: Sequence[int]) -> tuple[Axis, ...]:
     """The axes when only these sequences are left."""
 
     def take(factor: Factor) -> Factor:
@@ -45,148 +40,10 @@ def take_rows(axes: tuple[Axis, ...], rows: range) -> tuple[Axis, ...]:
     return tuple(tuple(map(take, axis)) for axis in axes)
 
 
-# ---- indices ----
-
-
-@dataclass(frozen=True)
-class Part:
-    """What an index counted from the end has taken: inside `padded` it is no plain view of `base`.
-
-    full   the index, if each sequence was cut by itself: the part is a copy. None for x[:, :-1], a view in which the
-           last positions of a sequence are padding, although they are valid in x
-    """
-
-    base: Tensor
-    full: list[Any] | None = None
-
-
-@rule(Tensor.__getitem__)
-def getitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    x, index = args
-    found = tracker.look(x)
-    if not isinstance(found, Tag):
-        result = func(x, index)
-        plain = all(isinstance(one, (int, slice, type(None), type(...))) for one in _as_tuple(index))
-        tracker.states[result] = found if plain or found is not FRESH else MADE
-        return result
-    full = full_index(index, x.dim())
-    if full is None:
-        result = func(x, index)
-        if not found.is_ragged:
-            tracker.states[result] = MADE
-            return result
-        return tracker.lose(result, func, "an index that is not made of numbers and slices")
-    axes = indexed_axes(found, full)
-    if isinstance(axes, tuple):
-        result = func(x, index)
-        tracker.states[result] = Tag(axes, found.padding)
-        if ends_early(found, full):
-            tracker.parts[result] = Part(x)
-        return result
-    if axes == FROM_THE_END:
-        return _from_the_end(tracker, func, x, found, full)
-    return tracker.lose(func(x, index), func, axes)
-
-
-FROM_THE_END = "positions from the end"
-
-
-def indexed_axes(tag: Tag, full: list[Any]) -> tuple[Axis, ...] | str:
-    """The axes of x[full], or why they are not known: FROM_THE_END if each sequence has to be cut by itself."""
-    axes: list[Axis] = []
-    before = tag.axes
-    axis = 0
-    for one in full:
-        if one is None:
-            axes.append((Factor(1),))
-            continue
-        current, size = before[axis], math.prod(factor.size for factor in before[axis])
-        role = role_of(current)
-        if one == slice(None):
-            axes.append(current)
-        elif not has_role(current):
-            if isinstance(one, slice):
-                axes.append((Factor(len(range(*one.indices(size)))),))
-        elif isinstance(one, slice) and role is BATCH and not tag.is_merged:
-            rows = range(*one.indices(size))
-            before = take_rows(before, rows)
-            axes = list(take_rows(tuple(axes), rows))
-            axes.append(before[axis])
-        elif isinstance(role, tuple) and isinstance(one, slice) and (one.start is None or one.start >= 0):
-            positions = range(*one.indices(size))
-            lengths = tuple(len(range(*one.indices(n))) for n in role)
-            is_crop = not one.start and one.step in (None, 1) and one.stop is not None and 0 <= one.stop <= size
-            axes.append((Factor(len(positions), Cropped(lengths) if is_crop else lengths),))
-        elif isinstance(role, tuple) and not isinstance(one, slice) and 0 <= one < min(role, default=0):
-            pass  # a position that all sequences have
-        elif isinstance(role, tuple) and (isinstance(one, slice) or one < 0) and tag.batch is not None:
-            return FROM_THE_END
-        else:
-            return "a sequence out of the batch" if role is BATCH else "positions that some sequences do not have"
-        axis += 1
-    return tuple(axes)
-
-
-def _as_tuple(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else (index,)
-
-
-def full_index(index: Any, ndim: int) -> list[Any] | None:
-    """One number or slice for each axis, and None for each new one; None if there is anything else."""
-    given = [int(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in _as_tuple(index)]
-    if not all(one is None or one is ... or isinstance(one, slice) or type(one) is int for one in given):
-        return None
-    for one in given:
-        if isinstance(one, slice) and not all(
-            part is None or isinstance(part, int) for part in (one.start, one.stop, one.step)
-        ):
-            return None
-    missing = [slice(None)] * (ndim - sum(one is not None and one is not ... for one in given))
-    place = given.index(...) if ... in given else len(given)
-    return [*given[:place], *missing, *given[place + 1 :]]
-
-
-def _from_the_end(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[Any]) -> Any:
-    """An index counted from the end of the positions: first the other axes, then these."""
-    base = x
-    others = tuple(slice(None) if axis in tag.lengths else one for axis, one in enumerate(full))
-    if None in full or not all(isinstance(one, slice) for one in others):
-        return tracker.lose(func(x, tuple(full)), func, "positions from the end, together with other axes")
-    if any(one != slice(None) for one in others):
-        x = getitem(tracker, func, (x, others), {})
-        tag = tracker.tag(x) or tag
-    index = tuple(one if axis in tag.lengths else slice(None) for axis, one in enumerate(full))
-    result = alone(tracker, func, x, tag, lambda one: func(one, index))
-    tracker.parts[result] = Part(base, full)
-    return result
-
-
-def ends_early(tag: Tag, full: list[Any]) -> bool:
-    """Whether the index leaves out the last positions of each sequence."""
-    axes = [one for one in full if one is not None]
-    return any(isinstance(axes[axis], slice) and (axes[axis].stop or 0) < 0 for axis in tag.lengths)
-
-
-@rule(*named("narrow"))
-def narrow(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    given = {**dict(zip(("input", "dim", "start", "length"), args, strict=False)), **kwargs}
-    axis, start = given["dim"] % given["input"].dim(), int(given["start"])
-    stop = start + int(given["length"])
-    index = (*[slice(None)] * axis, slice(start, stop if start >= 0 or stop < 0 else None))
-    return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
-
-
-@rule(*named("select"))
-def select(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
-    index = (*[slice(None)] * (given["dim"] % given["input"].dim()), int(given["index"]))
-    return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
-
-
 # ---- parts ----
 
 
-@rule(*named("chunk split tensor_split unbind split_with_sizes unsafe_chunk unsafe_split hsplit vsplit"))
+@rule(*named("chunk split tensor_split unbind split_with_sizes unsafe_chunk unsafe_split hsplit vsplit dsplit"))
 def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     x = args[0]
     found = tracker.look(x)
@@ -197,6 +54,8 @@ def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
     unbind = func in UNBIND
     place = 1 if unbind else 2
     axis = (args[place] if len(args) > place else kwargs.get("dim", 0)) % x.dim()
+    if func.__name__ in SPLIT_ALONG:
+        axis = SPLIT_ALONG[func.__name__] if x.dim() > 1 else 0
     if has_role(found.axes[axis]):
         batch = role_of(found.axes[axis]) is BATCH
         if not batch or unbind or found.is_merged:
@@ -214,11 +73,12 @@ def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
 
 
 UNBIND = set(named("unbind"))
+SPLIT_ALONG = {"hsplit": 1, "vsplit": 0, "dsplit": 2}
 
 
 @rule(*named("cat concat concatenate"))
 def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    tensors = [one for one in tensors_in(args[0] if args else kwargs["tensors"]) if one.shape != (0,)]
+    tensors = [one for one in tensors_in(args[0]) if one.shape != (0,)]
     states = [tracker.look(one) for one in tensors]
     tags = [one for one in states if isinstance(one, Tag)]
     if not tags:
@@ -254,11 +114,12 @@ def _common(merged: list[list[Axis]], skipped: int | None) -> list[Axis] | None:
     new = list(merged[0])
     for axes in merged[1:]:
         for i, axis in enumerate(axes):
-            if i == skipped or new[i] == axis or not has_role(axis):
+            if i == skipped or not has_role(axis):
                 continue
-            if has_role(new[i]):
+            found = common_axis(new[i], axis) if has_role(new[i]) else axis
+            if found is None:
                 return None
-            new[i] = axis
+            new[i] = found
     return new
 
 
@@ -275,7 +136,7 @@ def _cat_batch(tracker: Tracker, func: Any, result: Tensor, states: list[Any], a
 
 @rule(*named("stack"))
 def stack(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    tensors = list(tensors_in(args[0] if args else kwargs["tensors"]))
+    tensors = list(tensors_in(args[0]))
     states = [tracker.look(one) for one in tensors]
     tags = [one for one in states if isinstance(one, Tag)]
     result = func(*args, **kwargs)
@@ -393,19 +254,5 @@ def unfold(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any])
         lengths = tuple(max(0, (n - size) // step + 1) for n in role) if isinstance(role, tuple) else None
         window = ((Factor(result.shape[axis], lengths),), *found.axes[axis + 1 :], (Factor(size),))
         found = Tag((*found.axes[:axis], *window), found.padding)
-    tracker.states[result] = found
-    return result
-
-
-@rule(*named("index_select"))
-def index_select(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
-    x, axis = given["input"], given["dim"] % given["input"].dim()
-    found = tracker.look(x)
-    result = func(*args, **kwargs)
-    if isinstance(found, Tag):
-        if has_role(found.axes[axis]):
-            return tracker.lose(result, func, "parts of the batch, or of positions") if found.is_ragged else result
-        found = found.with_axis(axis, result.shape[axis])
     tracker.states[result] = found
     return result

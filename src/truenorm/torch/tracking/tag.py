@@ -186,8 +186,8 @@ def regroup(axes: Iterable[Axis], shape: Sequence[int]) -> tuple[Axis, ...] | No
             if left % first.size == 0:
                 axis.append(first)
                 left //= first.size
-            elif first.role is None and first.size % left == 0:
-                axis.append(Factor(left))
+            elif first.size % left == 0 and (shorter := _divided(first.role, first.size // left)) is not BATCH:
+                axis.append(Factor(left, shorter))
                 factors.insert(0, Factor(first.size // left))
                 left = 1
             else:
@@ -204,12 +204,21 @@ def regroup(axes: Iterable[Axis], shape: Sequence[int]) -> tuple[Axis, ...] | No
     return tuple(new)
 
 
+def _divided(role: Role, count: int) -> Role:
+    """The role of an axis whose neighbours, as many as `count`, become one position; BATCH if it has none."""
+    if isinstance(role, tuple) and all(n % count == 0 for n in role):
+        return tuple(n // count for n in role)
+    return None if role is None else BATCH
+
+
 def _merge_plain(axis: Sequence[Factor]) -> Axis:
-    """Neighbours without a role as one factor."""
+    """Neighbours without a role as one factor. So are positions with several values each: as many more positions."""
     found: list[Factor] = []
     for factor in axis:
-        if found and factor.role is None and found[-1].role is None:
-            found[-1] = Factor(found[-1].size * factor.size)
+        last = found[-1].role if found else BATCH
+        if factor.role is None and (last is None or isinstance(last, tuple)):
+            role = None if last is None else tuple(n * factor.size for n in last)
+            found[-1] = Factor(found[-1].size * factor.size, role)
         elif factor.role is not None or factor.size != 1:
             found.append(factor)
     return tuple(found) or (Factor(1),)
@@ -220,10 +229,11 @@ def common_axis(first: Axis, second: Axis) -> Axis | None:
     if first == second:
         return second
     if len(first) == len(second) == 1 and first[0].size == second[0].size:
-        for (_, cropped), other in ((first[0], second[0]), (second[0], first[0])):
-            is_pair = isinstance(cropped, Cropped) and isinstance(other.role, tuple)
-            if is_pair and all(n <= most for n, most in zip(other.role, cropped, strict=True)):
-                return (other,)
+        for (_, most), (size, role) in ((first[0], second[0]), (second[0], first[0])):
+            if not (isinstance(most, Cropped) and isinstance(role, tuple)):
+                continue
+            if all(n <= limit for n, limit in zip(role, most, strict=True)):
+                return (Factor(size, role),)
     return None
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from truenorm.torch._compat import version_of
+from truenorm.torch._compat import name_of_autograd_function, version_of
 from truenorm.torch.tracking.registry import RULES
 from truenorm.torch.tracking.report import Notes
 from truenorm.torch.tracking.tag import Extent, Factor, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
@@ -214,13 +214,17 @@ class Tracker:
         """x with its padding set to a value. Its gradient there is 0."""
         if (value == 0 and tag.padding is Padding.ZERO) or not tag.has_padding:
             return x
+        if x.requires_grad and not torch.is_grad_enabled():
+            own = name_of_autograd_function()
+            if own is not None:
+                self.notes.lost(own, self.module, "an autograd.Function that mixes positions: its backward is its own")
         return x.masked_fill(self.mask(tag, x.device), value)
 
     def fill_unless_finite(self, x: Tensor, tag: Tag) -> tuple[Tensor, Tag]:
         """x without NaN and inf in its padding, which gradients of parameters would pick up as 0 * NaN."""
         if tag.padding >= Padding.FINITE or not tag.has_padding or not x.is_floating_point():
             return x, tag
-        return self.fill(x, tag), tag.having(Padding.ZERO)
+        return x.masked_fill(self.mask(tag, x.device), 0.0), tag.having(Padding.ZERO)
 
     # ---- calls ----
 
