@@ -7,6 +7,7 @@ from truenorm.torch.tracking import (  # noqa: F401 - each registers its rules
     elementwise,
     indexing,
     normalization,
+    outside,
     pooling,
     positions,
     recurrent,
