@@ -6,6 +6,7 @@ from truenorm.torch.tracking import (  # noqa: F401 - each registers its rules
     convolution,
     elementwise,
     indexing,
+    losses,
     normalization,
     outside,
     pooling,
