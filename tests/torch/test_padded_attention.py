@@ -35,6 +35,8 @@ class Apply(nn.Module):
 KEEP_POSITIONS: dict[str, Callable[..., Any]] = {
     "matmul, softmax, matmul": lambda q, k, x: (q @ k.mT).softmax(-1) @ x,
     "bmm": lambda q, k, x: torch.bmm(functional.softmax(torch.bmm(q, k.mT), dim=-1, dtype=torch.float64), x),
+    "einsum with dots": lambda q, k, x: torch.einsum("...ij,...jc->...ic", torch.einsum("...ic,...jc", q, k), x),
+    "softmax, keywords": lambda q, k, x: functional.softmax(input=q @ k.mT, dim=-1) @ x,
     "baddbmm": lambda q, k, x: torch.baddbmm(x, q, torch.bmm(k.mT, x)),
     "einsum": lambda q, k, x: torch.einsum("bij,bjc->bic", torch.einsum("bic,bjc->bij", q, k).softmax(2), x),
     "linear attention": lambda q, k, x: q @ (k.mT @ x),
@@ -113,6 +115,51 @@ def test_multihead_attention_with_masks_of_its_own(dtype: torch.dtype) -> None:
         return layer(q, k, x, key_padding_mask=masks[0], attn_mask=masks[1], need_weights=False)[0]
 
     assert_as_alone(Apply(attend), normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1)
+
+
+class Decoder(nn.Module):
+    """Learned queries, which have no padding, attend to the sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.queries = nn.Linear(4, 4), nn.Parameter(torch.randn(5, 4))
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 8, dropout=0.0, batch_first=True), 2)
+        self.behind = nn.Conv1d(4, 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.behind(self.decoder(self.queries.expand(len(x), -1, -1), self.project(x)).mT)
+
+
+def test_learned_queries() -> None:
+    torch.manual_seed(0)
+    assert_as_alone(Decoder().double(), normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1)
+
+
+def test_a_query_whose_positions_are_not_known() -> None:
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    with tnt.padded(lengths=LENGTHS):
+        memory = nn.Linear(4, 4)(normal(3, 6, 4))
+        with pytest.raises(ValueError, match="with 8 positions on axis 1, but the model's first input has 6"):
+            attention(normal(3, 8, 4), memory, memory)
+
+
+@pytest.mark.parametrize("option", ["add_bias_kv", "add_zero_attn"])
+def test_keys_that_attention_adds(option: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(4, 2, batch_first=True, **{option: True}).double()
+
+    def attend(q: torch.Tensor, k: torch.Tensor, x: torch.Tensor) -> Any:
+        y, weights = layer(q, k, x)
+        return y * weights.square().sum(-1, keepdim=True)
+
+    assert_as_alone(Apply(attend), normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1)
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+def test_a_softmax_without_an_axis_is_reported() -> None:
+    with tnt.padded(lengths=LENGTHS) as tracked:
+        Apply(lambda q, k, x: functional.softmax(q))(normal(3, 6, 4, dtype=torch.float64))
+    assert tracked.report.mixed == ("softmax in Apply (without dim)",)
 
 
 def test_a_transformer_encoder_layer() -> None:

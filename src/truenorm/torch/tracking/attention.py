@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.positions import role_of
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import BATCH, OPEN, Axis, Factor, Gaps, Lost, Padding, Tag, broadcast, merge_roles
 from truenorm.torch.tracking.tracker import MADE, Tracker
@@ -66,12 +67,24 @@ def added_matmul(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any
 def einsum(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     equation = args[0] if args else ""
     operands = list(args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else list(args[1:])
-    if not isinstance(equation, str) or "." in equation:
+    if not isinstance(equation, str):
         return tracker.call_unknown(func, args, kwargs)
-    left, _, right = equation.replace(" ", "").partition("->")
-    if not right:
-        right = "".join(sorted(letter for letter in set(left) - {","} if left.count(letter) == 1))
-    return _product(tracker, func, operands, left.split(","), right, lambda changed: func(equation, *changed, **kwargs))
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    if not arrow:
+        once = sorted(letter for letter in set(left) - set(",.") if left.count(letter) == 1)
+        right = "..." * ("..." in left) + "".join(once)
+    labels, output = _without_dots(left.split(","), right, [one.dim() for one in operands])
+    return _product(tracker, func, operands, labels, output, lambda changed: func(equation, *changed, **kwargs))
+
+
+def _without_dots(labels: list[str], output: str, dims: list[int]) -> tuple[list[str], str]:
+    """The labels of einsum with a letter for each axis that "..." stands for; these are aligned at their ends."""
+    counts = [ndim - len(one.replace("...", "")) for one, ndim in zip(labels, dims, strict=True)]
+    letters = [letter for letter in string.ascii_letters if letter not in "".join(labels)][: max(counts, default=0)]
+    spelled = [
+        one.replace("...", "".join(letters[len(letters) - count :])) for one, count in zip(labels, counts, strict=True)
+    ]
+    return spelled, output.replace("...", "".join(letters))
 
 
 def _matmul_labels(left: int, right: int) -> tuple[list[str], str]:
@@ -180,15 +193,17 @@ def _least(paddings: list[Padding]) -> Padding:
 @rule(*named("softmax log_softmax softmin gumbel_softmax"))
 def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Over positions: padding gets the weight 0. Over anything else: each position by itself."""
-    x, *rest = args or (kwargs.pop("input"),)
+    x, *rest = args
     found = tracker.look(x)
     given_dim = rest[0] if rest else kwargs.get("dim")
-    if not isinstance(found, Tag) or given_dim is None:
+    if isinstance(found, Tag) and given_dim is None:
+        return tracker.lose(func(x, *rest, **kwargs), func, "without dim")
+    if not isinstance(found, Tag):
         result = func(x, *rest, **kwargs)
         open_size = given_dim is not None and x.dim() > 0 and x.shape[given_dim] in tracker.states.sizes
         if found is MADE and open_size and not tracker.is_constant(x):
             return tracker.lose(result, func, "of a tensor with as many values as there are positions")
-        tracker.set(result, found if not isinstance(found, Tag) else Lost("softmax without dim"))
+        tracker.set(result, found)
         return result
     dim = given_dim % x.dim()
     logarithm = func.__name__ == "log_softmax"
@@ -315,7 +330,9 @@ def _attention_mask(given: Kwargs, padding: Tensor) -> Tensor:
 @rule(functional.multi_head_attention_forward, reads_inputs=True)
 def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """query, key and value are (t, b, c), as nn.MultiheadAttention passes them on."""
-    query, key, value, *rest = args
+    given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
+    rest = args[3:]
+    query, key, value = (given.pop(name) for name in ("query", "key", "value"))
     for one in (query, key, value):
         if isinstance(tracker.look(one), Fresh) and one.dim() == 3:
             tracker.positions(one, (0,), func, batch=1)
@@ -343,16 +360,29 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
         if _has_empty(read, 0):
             changed[2] = changed[2].masked_fill(padding[..., None], 0)
             padding = _with_one_key(padding, 0)
-        kwargs = {**kwargs, "key_padding_mask": _key_padding_mask(padding.T, kwargs)}
-    result, weights = func(*changed, *rest, **kwargs)
-    if asked is not None:
-        tracker.set(result, Tag((*asked.axes[:2], (Factor(result.shape[2]),)), Padding.FINITE))
+        given["key_padding_mask"] = _key_padding_mask(padding.T, given)
+    result, weights = func(*changed, *rest, **given)
+    batch = layouts[0].axes[1]
+    if isinstance(states[0], Fresh):
+        return tracker.lose((result, weights), func, "a query whose positions are not known: pass along= to padded")
+    # Learned queries have no padding.
+    rows: Axis = (Factor(len(query)),) if asked is None else asked.axes[0]
+    tracker.set(result, Tag((rows, batch, (Factor(result.shape[2]),)), Padding.FINITE))
     if isinstance(weights, Tensor):  # (b, t, keys), or (b, heads, t, keys)
         axes: list[Axis] = [(Factor(size),) for size in weights.shape]
-        axes[0] = layouts[0].axes[1]
-        axes[-2], axes[-1] = (asked.axes[0] if asked else axes[-2]), (read.axes[0] if read else axes[-1])
+        axes[0], axes[-2] = batch, rows
+        if read is not None:
+            axes[-1] = _with_more_keys(tracker, read, weights.shape[-1], key)
         tracker.set(weights, Tag(tuple(axes), Padding.ANY))
     return result, weights
+
+
+def _with_more_keys(tracker: Tracker, read: Tag, size: int, key: Tensor) -> Axis:
+    """The keys of the weights: add_bias_kv and add_zero_attn put valid ones behind the padding."""
+    if size == len(key) or 0 not in read.extents:
+        return (Factor(size, role_of(read.axes[0]) if size == len(key) else None),)
+    valid = ~tracker.mask(read, key.device)[..., 0].T
+    return (Factor(size, Gaps(functional.pad(valid, (0, size - len(key)), value=True))),)
 
 
 def _key_padding_mask(padding: Tensor, kwargs: Kwargs) -> Tensor:

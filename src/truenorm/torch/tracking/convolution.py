@@ -42,13 +42,14 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
             state = tracker.unknown(func, state)
         if isinstance(state, Lost):
             raise tracker.lost_error(x, state, func)
-        found = state if isinstance(state, Tag) else None
-        if found is None or not found.is_ragged:
+        if not isinstance(state, Tag) or not state.is_ragged:
             return None
+        found = state
     else:
-        found = tracker.positions(x, range(2, count + 2), func)
-        if found is None:
+        ragged = tracker.positions(x, range(2, count + 2), func)
+        if ragged is None:
             return None
+        found = ragged
         gaps = any(isinstance(factor.role, Gaps) for axis in found.axes for factor in axis)
         if gaps:
             raise ValueError(

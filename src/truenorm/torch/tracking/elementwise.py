@@ -70,7 +70,7 @@ KEEPS.update(dict.fromkeys([*SUMS, *PRODUCTS], ANY))
 def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of one element of each argument, broadcast."""
     if len(args) > 1 and func in SCALES:
-        args = _without_nan(tracker, args)
+        args = _without_nan(tracker, func, args)
     first: Any = args[0] if args else None
     before = tracker.look(first) if isinstance(first, Tensor) else MADE
     result = func(*args, **kwargs)
@@ -135,14 +135,18 @@ def _padding_after(func: Any, tags: list[Tag], others: Any) -> Padding:
     return min(least, KEEPS[func])
 
 
-def _without_nan(tracker: Tracker, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_nan(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """For x * weight: the gradient of the weight sums over padding, where 0 * NaN is NaN."""
     if not any(isinstance(one, Tensor) and one.requires_grad and tracker.tag(one) is None for one in args[:2]):
         return args
     new = list(args)
     for i, one in enumerate(args[:2]):
         tag = tracker.tag(one)
-        if tag is not None and tag.is_ragged:
+        if tag is not None and tag.has_padding and tag.padding is ANY:
+            if i == 0 and func.__name__.endswith("_"):  # it is changed in any case
+                one.masked_fill_(tracker.mask(tag, one.device), 0)
+                tracker.states[one] = tag.having(ZERO)
+                continue
             new[i], filled = tracker.fill_unless_finite(one, tag)
             tracker.states[new[i]] = filled
     return tuple(new)
@@ -218,6 +222,18 @@ def embedding_bag(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: di
     result = func(**given)
     tracker.set(result, make_tag(result.shape, 0, {}))
     return result
+
+
+@rule(functional.normalize)
+def normalize(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """x divided by its norm: by the rules of `norm`, `clamp_min` and `div`."""
+    given = {"p": 2.0, "dim": 1, "eps": 1e-12, **dict(zip(("input", "p", "dim", "eps", "out"), args, strict=False))}
+    given |= kwargs
+    if given.pop("out", None) is not None:
+        return tracker.call_unknown(func, args, kwargs)
+    length = tracker.call(Tensor.norm, (given["input"], given["p"], given["dim"]), {"keepdim": True})
+    length = tracker.call(Tensor.clamp_min, (length, given["eps"]), {})
+    return tracker.call(torch.div, (given["input"], length), {})
 
 
 @rule(*named("glu"))

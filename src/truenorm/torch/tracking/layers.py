@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from truenorm.torch._compat import keywords_of_call
 from truenorm.torch.layers import GroupNorm, LayerNorm, RMSNorm, _RaggedLayer
 from truenorm.torch.pattern_layer import Normalize
 from truenorm.torch.tracking.inputs import Fresh
@@ -27,8 +28,9 @@ BATCH_SECOND = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._Instan
 def begin_model(tracker: Tracker, model: nn.Module, args: tuple[Any, ...]) -> None:
     """The outermost module is called: its tensors are inputs, wherever they were made."""
     tracker.notes.models.append(model)
-    tracker.first = None
     given = list(tensors_in(args))
+    if not any(tag.is_ragged for tag in map(tracker.tag, given) if tag is not None):
+        tracker.first = None
     for x in given:
         if tracker.states.get(x) is MADE:
             tracker.set(x, tracker.first_look(x))
@@ -63,11 +65,12 @@ def after(tracker: Tracker, module: nn.Module, args: tuple[Any, ...], output: An
         pending, tracker.pending = tracker.pending, None
         if pending is not None and output is not None:
             pending(output)
-    elif tracker.paused is None and isinstance(output, Tensor) and output not in tracker.states:
-        # Made by a function that no mode sees, such as torch.from_numpy.
-        states = [tracker.look(one) for one in tensors_in(args)]
-        if any(isinstance(one, (Tag, Lost)) for one in states):
-            tracker.lose(output, type(module).__name__, "not a function of torch")
+    elif tracker.paused is None:
+        # Made by code that no mode sees, such as torch.jit or torch.from_numpy.
+        for one in tensors_in(output):
+            if one not in tracker.states and any(isinstance(tracker.look(x), (Tag, Lost)) for x in tensors_in(args)):
+                kind = getattr(module, "original_name", type(module).__name__)
+                tracker.lose(one, kind, "not a function of torch")
 
 
 def _before_padding(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> None:
@@ -84,6 +87,11 @@ def _before_padding(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> Non
 
 
 def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    if not args:
+        keywords = keywords_of_call(module)
+        if set(keywords) == {"input"}:
+            args = (keywords.pop("input"),)
+            return _before_norm(tracker, module, args) or args
     x = args[0] if args else None
     tracker.paused = module
     if not isinstance(x, Tensor):

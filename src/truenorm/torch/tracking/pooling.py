@@ -125,9 +125,10 @@ def _mean_of_all(tracker: Tracker, x: Tensor, tag: Tag) -> Tensor:
     """The mean over all position axes; 0 without any position."""
     counts = [math.prod(found[row] for found in tag.lengths.values()) for row in range(len(x))]
     plain = math.prod(size for axis, size in enumerate(x.shape) if axis > 1 and axis not in tag.lengths)
-    divisors = torch.tensor([max(1, one) * plain for one in counts], device=x.device, dtype=x.dtype)
-    total = tracker.fill(x, tag).sum(tuple(range(2, x.dim())), keepdim=True)
-    result = total / divisors.reshape(-1, *[1] * (x.dim() - 1))
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    divisors = torch.tensor([max(1, one) * plain for one in counts], device=x.device, dtype=wide)
+    total = tracker.fill(x, tag).sum(tuple(range(2, x.dim())), keepdim=True, dtype=wide)
+    result = (total / divisors.reshape(-1, *[1] * (x.dim() - 1))).to(x.dtype)
     tracker.set(result, tag.with_lengths({}, result.shape, Padding.FINITE))
     return result
 

@@ -1,8 +1,4 @@
-"""Rules for functions that choose, add or reorder positions: slices, `pad`, `cat`, `split`, `cumsum`, `flip`.
-
-A slice that begins at a position >= 0 takes the same positions of a sequence alone, and its new length is that of
-Python's `range`. One that begins at the end, such as x[:, -1], means the last valid position: it is taken alone.
-"""
+"""Rules for functions that add, join or reorder positions: `pad`, `cat`, `split`, `cumsum`, `flip`."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, cat_positions
-from truenorm.torch.tracking.indices import look_up, part_of_input
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import (
@@ -42,128 +37,10 @@ def has_role(axis: Axis) -> bool:
     return any(factor.role is not None for factor in axis)
 
 
-# ---- indices ----
-
-
-@rule(Tensor.__getitem__, reads_inputs=True)
-def getitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    x, index = args
-    found = tracker.look(x)
-    if isinstance(found, Fresh):
-        return part_of_input(tracker, func, x, index, _full_index(index, x.dim()), found)
-    if not isinstance(found, Tag):
-        result = func(x, index)
-        if found is MADE:
-            found = look_up(tracker, func, index, 0, result)
-        tracker.states[result] = found
-        return result
-    full = _full_index(index, x.dim())
-    if full is None:
-        result = func(x, index)
-        if not found.is_ragged:
-            tracker.states[result] = MADE
-            return result
-        return tracker.lose(result, func, "an index that is not made of numbers and slices")
-    axes: list[Axis] = []
-    before = found.axes
-    axis = 0
-    for one in full:
-        if one is None:
-            axes.append((Factor(1),))
-            continue
-        current, size = before[axis], x.shape[axis]
-        role = role_of(current)
-        if one == slice(None):
-            axes.append(current)
-        elif not has_role(current):
-            if isinstance(one, slice):
-                axes.append((Factor(len(range(*one.indices(size)))),))
-        elif isinstance(one, slice) and role is BATCH and not found.is_merged:
-            rows = range(*one.indices(size))
-            before = take_rows(before, rows)
-            axes = list(take_rows(tuple(axes), rows))
-            axes.append(before[axis])
-        elif isinstance(role, tuple) and isinstance(one, slice) and (one.start is None or one.start >= 0):
-            positions = range(*one.indices(size))
-            axes.append((Factor(len(positions), tuple(len(range(*one.indices(n))) for n in role)),))
-        elif isinstance(role, tuple) and not isinstance(one, slice) and 0 <= one < min(role, default=0):
-            pass  # a position that all sequences have
-        elif isinstance(role, tuple) and (isinstance(one, slice) or one < 0) and found.batch is not None:
-            return _from_the_end(tracker, func, x, found, full)
-        else:
-            why = "a sequence out of the batch" if role is BATCH else "positions that some sequences do not have"
-            return tracker.lose(func(x, index), func, why)
-        axis += 1
-    result = func(x, index)
-    tracker.states[result] = Tag(tuple(axes), found.padding)
-    return result
-
-
-def _as_tuple(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else (index,)
-
-
-def _full_index(index: Any, ndim: int) -> list[Any] | None:
-    """One number or slice for each axis, and None for each new one; None if there is anything else."""
-    given = [int(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in _as_tuple(index)]
-    if not all(one is None or one is ... or isinstance(one, slice) or type(one) is int for one in given):
-        return None
-    for one in given:
-        if isinstance(one, slice) and not all(
-            part is None or isinstance(part, int) for part in (one.start, one.stop, one.step)
-        ):
-            return None
-    missing = [slice(None)] * (ndim - sum(one is not None and one is not ... for one in given))
-    place = given.index(...) if ... in given else len(given)
-    return [*given[:place], *missing, *given[place + 1 :]]
-
-
-def _from_the_end(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[Any]) -> Any:
-    """An index counted from the end of the positions: first the other axes, then these."""
-    others = tuple(slice(None) if axis in tag.lengths else one for axis, one in enumerate(full))
-    if None in full or not all(isinstance(one, slice) for one in others):
-        return tracker.lose(func(x, tuple(full)), func, "positions from the end, together with other axes")
-    if any(one != slice(None) for one in others):
-        x = getitem(tracker, func, (x, others), {})
-        tag = tracker.tag(x) or tag
-    index = tuple(one if axis in tag.lengths else slice(None) for axis, one in enumerate(full))
-    return alone(tracker, func, x, tag, lambda one: func(one, index))
-
-
-@rule(*named("narrow"), reads_inputs=True)
-def narrow(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    given = {**dict(zip(("input", "dim", "start", "length"), args, strict=False)), **kwargs}
-    axis, start = given["dim"] % given["input"].dim(), int(given["start"])
-    start += given["input"].shape[axis] if start < 0 else 0
-    index = (*[slice(None)] * axis, slice(start, start + int(given["length"])))
-    return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
-
-
-@rule(*named("select"))
-def select(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
-    index = (*[slice(None)] * (given["dim"] % given["input"].dim()), int(given["index"]))
-    return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
-
-
-@rule(Tensor.__setitem__)
-def setitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """The positions stay what they are. If they get values of a ragged tensor, which of them is not known."""
-    x, _, value = args
-    found = tracker.look(x)
-    func(*args, **kwargs)
-    if isinstance(found, Tag):
-        tracker.states[x] = found.having(Padding.ANY)
-        if isinstance(value, Tensor) and isinstance(tracker.look(value), Lost):
-            tracker.notes.lost("__setitem__", tracker.module, "values whose positions are not known")
-    elif isinstance(value, Tensor) and (tag := tracker.tag(value)) is not None and tag.is_ragged:
-        tracker.lose(x, func, "a part of a tensor gets values of a ragged one")
-
-
 # ---- parts ----
 
 
-@rule(*named("chunk split tensor_split unbind split_with_sizes unsafe_chunk unsafe_split hsplit vsplit"))
+@rule(*named("chunk split tensor_split unbind split_with_sizes unsafe_chunk unsafe_split hsplit vsplit dsplit"))
 def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     x = args[0]
     found = tracker.look(x)
@@ -174,6 +51,8 @@ def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
     unbind = func in UNBIND
     place = 1 if unbind else 2
     axis = (args[place] if len(args) > place else kwargs.get("dim", 0)) % x.dim()
+    if func.__name__ in SPLIT_ALONG:
+        axis = SPLIT_ALONG[func.__name__] if x.dim() > 1 else 0
     if has_role(found.axes[axis]):
         batch = role_of(found.axes[axis]) is BATCH
         if not batch or unbind or found.is_merged:
@@ -191,11 +70,12 @@ def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
 
 
 UNBIND = set(named("unbind"))
+SPLIT_ALONG = {"hsplit": 1, "vsplit": 0, "dsplit": 2}
 
 
 @rule(*named("cat concat concatenate"), reads_inputs=True)
 def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    tensors = [one for one in tensors_in(args[0] if args else kwargs["tensors"]) if one.shape != (0,)]
+    tensors = [one for one in tensors_in(args[0]) if one.shape != (0,)]
     states = [tracker.look(one) for one in tensors]
     tags = [one for one in states if isinstance(one, Tag)]
     ndim = tensors[0].dim() if tensors else 1
@@ -256,7 +136,7 @@ def _cat_batch(tracker: Tracker, func: Any, result: Tensor, states: list[Any], a
 
 @rule(*named("stack"))
 def stack(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    tensors = list(tensors_in(args[0] if args else kwargs["tensors"]))
+    tensors = list(tensors_in(args[0]))
     states = [tracker.look(one) for one in tensors]
     tags = [one for one in states if isinstance(one, Tag)]
     result = func(*args, **kwargs)
@@ -376,23 +256,5 @@ def unfold(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any])
         lengths = tuple(max(0, (n - size) // step + 1) for n in role) if isinstance(role, tuple) else None
         window = ((Factor(result.shape[axis], lengths),), *found.axes[axis + 1 :], (Factor(size),))
         found = Tag((*found.axes[:axis], *window), found.padding)
-    tracker.states[result] = found
-    return result
-
-
-@rule(*named("index_select"), reads_inputs=True)
-def index_select(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
-    x, axis = given["input"], given["dim"] % given["input"].dim()
-    found = tracker.look(x)
-    if isinstance(found, Fresh):
-        return tracker.refuse(func, args, kwargs, found)
-    result = func(*args, **kwargs)
-    if found is MADE:
-        found = look_up(tracker, func, given["index"], axis, result)
-    elif isinstance(found, Tag):
-        if has_role(found.axes[axis]):
-            return tracker.lose(result, func, "parts of the batch, or of positions") if found.is_ragged else result
-        found = found.with_axis(axis, result.shape[axis])
     tracker.states[result] = found
     return result

@@ -11,6 +11,7 @@ A tensor is in one of these states:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
@@ -61,6 +62,9 @@ class States:
 
     def __len__(self) -> int:
         return len(self._states)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(list(self._states))
 
     def update(self, other: States) -> None:
         """Take over all states of another one."""

@@ -68,6 +68,12 @@ class FromInput:
 
 BATCH, OPEN = Batch(), Open()
 Lengths = tuple[int, ...]
+
+
+class Cropped(tuple[int, ...]):
+    """Lengths after x[..., :stop]. If stop is the size of another tensor, they are those of that tensor."""
+
+
 Extent = Lengths | Gaps
 Role = Batch | Lengths | Gaps | Open | FromInput | None
 
@@ -181,11 +187,14 @@ class Tag:
 class Lost:
     """A tensor that comes from a ragged one by a function that is not followed: its positions are not known.
 
-    is_mask   whether it was made of integers only, as the masks that models make of masks: not worth a report
+    is_mask       whether it was made of integers only, as the masks that models make of masks: not worth a report
+    is_prepared   whether it was made outside of all modules, of an input that no layer has read: a batch may be put
+                  together of it
     """
 
     where: str
     is_mask: bool = False
+    is_prepared: bool = False
 
 
 def make_tag(shape: Sequence[int], batch: int, extents: dict[int, Extent], padding: Padding = Padding.ANY) -> Tag:
@@ -194,7 +203,7 @@ def make_tag(shape: Sequence[int], batch: int, extents: dict[int, Extent], paddi
     return Tag(tuple((Factor(size, roles.get(axis)),) for axis, size in enumerate(shape)), padding)
 
 
-def take_rows(axes: tuple[Axis, ...], rows: range) -> tuple[Axis, ...]:
+def take_rows(axes: tuple[Axis, ...], rows: Sequence[int]) -> tuple[Axis, ...]:
     """The axes when only these sequences are left."""
 
     def take(factor: Factor) -> Factor:
@@ -240,8 +249,8 @@ def regroup(axes: Iterable[Axis], shape: Sequence[int]) -> tuple[Axis, ...] | No
             if left % first.size == 0:
                 axis.append(first)
                 left //= first.size
-            elif first.role is None and first.size % left == 0:
-                axis.append(Factor(left))
+            elif first.size % left == 0 and (shorter := _divided(first.role, first.size // left)) is not BATCH:
+                axis.append(Factor(left, shorter))
                 factors.insert(0, Factor(first.size // left))
                 left = 1
             else:
@@ -258,12 +267,21 @@ def regroup(axes: Iterable[Axis], shape: Sequence[int]) -> tuple[Axis, ...] | No
     return tuple(new)
 
 
+def _divided(role: Role, count: int) -> Role:
+    """The role of an axis whose neighbours, as many as `count`, become one position; BATCH if it has none."""
+    if isinstance(role, tuple) and all(n % count == 0 for n in role):
+        return tuple(n // count for n in role)
+    return None if role is None else BATCH
+
+
 def _merge_plain(axis: Sequence[Factor]) -> Axis:
-    """Neighbours without a role as one factor."""
+    """Neighbours without a role as one factor. So are positions with several values each: as many more positions."""
     found: list[Factor] = []
     for factor in axis:
-        if found and factor.role is None and found[-1].role is None:
-            found[-1] = Factor(found[-1].size * factor.size)
+        last = found[-1].role if found else BATCH
+        if factor.role is None and (last is None or isinstance(last, tuple)):
+            role = None if last is None else tuple(n * factor.size for n in last)
+            found[-1] = Factor(found[-1].size * factor.size, role)
         elif factor.role is not None or factor.size != 1:
             found.append(factor)
     return tuple(found) or (Factor(1),)
@@ -276,7 +294,20 @@ def merge_roles(first: Axis, second: Axis) -> Axis | None:
             return first
         if all(factor.role in weak for factor in first):
             return second
-    return first if first == second else None
+    return common_axis(first, second)
+
+
+def common_axis(first: Axis, second: Axis) -> Axis | None:
+    """What an axis of two tensors is, if it is the same. One that was cropped to the size of the other is as long."""
+    if first == second:
+        return second
+    if len(first) == len(second) == 1 and first[0].size == second[0].size:
+        for (_, most), (size, role) in ((first[0], second[0]), (second[0], first[0])):
+            if not (isinstance(most, Cropped) and isinstance(role, tuple)):
+                continue
+            if all(n <= limit for n, limit in zip(role, most, strict=True)):
+                return (Factor(size, role),)
+    return None
 
 
 def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | None:

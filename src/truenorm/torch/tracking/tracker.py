@@ -6,12 +6,15 @@ unless it is a parameter, a buffer or another attribute of a module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from truenorm.torch._compat import name_of_autograd_function
+from truenorm.torch.tracking.calls import first_by_position, name_of, tensors_in
 from truenorm.torch.tracking.inputs import Fresh, Input
 from truenorm.torch.tracking.registry import READS_INPUTS, RULES
 from truenorm.torch.tracking.report import Notes
@@ -32,6 +35,7 @@ class Tracker:
         self.longest = min(_longest(extent) for extent in extents)  # no axis with fewer positions has them
         self.first: tuple[int, ...] | None = None  # positions of the first input that the running model has read
         self.states = States()
+        self.parts: Any = WeakTensorKeyDictionary()  # tensors that are views outside of `padded`, but not inside
         self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
         # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
         self.first_look: Callable[[Tensor], State] = self._first_look
@@ -305,13 +309,17 @@ class Tracker:
         """x with its padding set to a value. Its gradient there is 0."""
         if (value == 0 and tag.padding is Padding.ZERO) or not tag.has_padding:
             return x
+        if x.requires_grad and not torch.is_grad_enabled():
+            own = name_of_autograd_function()
+            if own is not None:
+                self.notes.lost(own, self.module, "an autograd.Function that mixes positions: its backward is its own")
         return x.masked_fill(self.mask(tag, x.device), value)
 
     def fill_unless_finite(self, x: Tensor, tag: Tag) -> tuple[Tensor, Tag]:
         """x without NaN and inf in its padding, which gradients of parameters would pick up as 0 * NaN."""
         if tag.padding >= Padding.FINITE or not tag.has_padding or not x.is_floating_point():
             return x, tag
-        return self.fill(x, tag), tag.having(Padding.ZERO)
+        return x.masked_fill(self.mask(tag, x.device), 0.0), tag.having(Padding.ZERO)
 
     # ---- calls ----
 
@@ -320,12 +328,16 @@ class Tracker:
         rule = RULES.get(func)
         if rule is None:
             return self.call_unknown(func, args, kwargs)
+        if not args and kwargs:
+            args, kwargs = first_by_position(kwargs)
         if func not in READS_INPUTS and (found := self._unknown_input(func, args, kwargs)) is not None:
             return self.refuse(func, args, kwargs, found)
         return rule(self, func, args, kwargs)
 
     def _unknown_input(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fresh | None:
         """An argument whose positions are not known. A mask beside a tensor whose positions are known is none."""
+        if func is Tensor.__setitem__ and not self.modules:
+            return None  # a batch is put together
         mask: Fresh | None = None
         has_tag = False
         for one in tensors_in(args[2:] if func is Tensor.__setitem__ else (args, kwargs)):
@@ -362,7 +374,7 @@ class Tracker:
         fits = any(shape[axis] >= self.longest for batch in batches for axis in range(len(shape)) if axis != batch)
         if fits and self.modules:
             raise self.unknown_error(found, self.notes.describe(name, self.module, ""))
-        return Lost(self.notes.lost(name, self.module, why))
+        return Lost(self.notes.lost(name, self.module, why), is_prepared=not self.modules)
 
     def call_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function without a rule: what it makes of ragged tensors is lost."""
@@ -403,30 +415,10 @@ class Tracker:
     def close(self) -> None:
         """Forget all tensors."""
         self.states = States()
+        self.parts = WeakTensorKeyDictionary()
         self.modules, self.paused, self.pending = [], None, None
         self._masks, self._constants = {}, {}
 
 
 def _longest(extent: Extent) -> int:
     return int(extent.valid.shape[1]) if isinstance(extent, Gaps) else max(extent, default=0)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in an argument or result."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        if not isinstance(value, torch.Size):
-            for one in value:
-                yield from tensors_in(one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from tensors_in(one)
-
-
-def name_of(func: Any) -> str:
-    """The name of a function, for messages: that of the attribute for `Tensor.mT.__get__`."""
-    name = getattr(func, "__name__", str(func))
-    if name == "__get__":
-        name = getattr(func.__self__, "__name__", name)
-    return str(name)
