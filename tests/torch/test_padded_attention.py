@@ -171,6 +171,59 @@ def test_a_transformer_encoder_layer() -> None:
         assert_as_alone(model, normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1, along=1)
 
 
+class Images(nn.Module):
+    """Patches of images with heights and widths, one below the other, as in a ViT."""
+
+    def __init__(self, attend: Callable[..., Any], token: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches, self.head = nn.Conv2d(3, 4, 2, stride=2), nn.Linear(4, 2)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.token = nn.Parameter(torch.randn(1, 1, 4))
+        self.attend, self.with_token = attend, token
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.patches(x).flatten(2).transpose(1, 2)
+        y = torch.cat([self.token.expand(len(y), -1, -1), y], 1) if self.with_token else y
+        y = self.layer(y) if self.attend is None else self.attend(y)
+        return self.head(torch.cat([y[:, 0], y[:, 1:].mean(1)]) if self.with_token else y.mean(1))
+
+
+@pytest.mark.parametrize("token", [False, True])
+@pytest.mark.parametrize(
+    "attend",
+    [None, lambda y: functional.scaled_dot_product_attention(y, y, y), lambda y: (y @ y.mT).softmax(-1) @ y],
+    ids=["layer", "scaled_dot_product_attention", "softmax"],
+)
+def test_images_with_heights_and_widths(attend: Callable[..., Any], token: bool) -> None:
+    model, x = Images(attend, token).double(), normal(2, 3, 12, 8, dtype=torch.float64)
+    heights, widths = [12, 8], [4, 8]
+    expected = [model(x[i : i + 1, :, :h, :w]) for i, (h, w) in enumerate(zip(heights, widths, strict=True))]
+    batch = x.clone()
+    for i, (h, w) in enumerate(zip(heights, widths, strict=True)):
+        batch[i, :, h:] = batch[i, :, :, w:] = torch.nan
+    with tnt.padded(lengths=(heights, widths)) as tracked:
+        y = model(batch)
+    wanted = torch.stack(expected, 1).flatten(0, 1)
+    torch.testing.assert_close(y, wanted, atol=1e-12, rtol=1e-12)
+    assert tracked.report.mixed == ()
+    gradients = [
+        torch.autograd.grad(one.square().sum(), list(model.parameters()), allow_unused=True) for one in (y, wanted)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
+
+
+def test_a_token_before_positions_with_gaps() -> None:
+    valid = torch.tensor([[True, False, True, True], [False, True, True, False]])
+    model = Apply(lambda q, k, x: (cat := torch.cat([torch.ones(len(x), 1, 4).double(), q], 1))[:, 0] + cat.mean(1))
+    x = normal(2, 4, 4, dtype=torch.float64)
+    expected = torch.cat([model(x[i : i + 1, one]) for i, one in enumerate(valid)])
+    x[~valid] = torch.nan
+    with tnt.padded(valid=valid):
+        torch.testing.assert_close(model(x), expected, atol=1e-12, rtol=1e-12)
+
+
 EMPTY = {
     "softmax": lambda q, k, x: (q @ k.mT).softmax(-1) @ x,
     "scaled_dot_product_attention": lambda q, k, x: functional.scaled_dot_product_attention(q, k, x),

@@ -1,5 +1,6 @@
 """Each rule of `padded` against each sequence alone: values at valid positions, and all gradients."""
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -342,3 +343,15 @@ def test_results_without_positions(name: str) -> None:
     norm = tnt.BatchNorm1d(4).eval()
     model = nn.Sequential(After(WITHOUT_POSITIONS[name], behind=None), norm, nn.Linear(4, 2)).double()
     assert_as_alone(model, double(4, 3, 13), LENGTHS, out=None)
+
+
+def test_a_convolution_of_positions_that_share_an_axis() -> None:
+    message = (
+        "padded: Conv1d reads (b, c, ...) with the batch on axis 0 and positions behind the channels, got (8, 2, 19) "
+        "with the batch or positions and something else together on axis 0. Undo this view before."
+    )
+    before, behind = nn.Conv1d(3, 4, 3), nn.Conv1d(2, 2, 3)
+    with tnt.padded(lengths=LONG):
+        y = before(double(4, 3, 21).float()).reshape(8, 2, 19)
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            behind(y)

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch.tracking.inputs import Fresh
-from truenorm.torch.tracking.positions import role_of
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import BATCH, OPEN, Axis, Factor, Gaps, Lost, Padding, Tag, broadcast, merge_roles
 from truenorm.torch.tracking.tracker import MADE, Tracker
@@ -176,6 +175,10 @@ def _has_role(axis: Axis) -> bool:
     return any(factor.role is not None for factor in axis)
 
 
+def _has_batch(axis: Axis) -> bool:
+    return any(factor.role is BATCH for factor in axis)
+
+
 def _size(axis: Axis) -> int:
     size = 1
     for factor in axis:
@@ -212,7 +215,7 @@ def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
         result = func(x, *rest, **kwargs)
         tracker.set(result, tag.having(min(tag.padding, Padding.FINITE)))
         return result
-    if dim not in tag.extents or func.__name__ in ("softmin", "gumbel_softmax"):
+    if _has_batch(tag.axes[dim]) or func.__name__ in ("softmin", "gumbel_softmax"):
         return tracker.lose(func(x, *rest, **kwargs), func, "it mixes positions")
     keys = along_only(tag, dim)
     if not keys.has_padding:
@@ -241,8 +244,8 @@ def along_only(tag: Tag, axis: int) -> Tag:
 
 def _has_empty(tag: Tag, axis: int) -> bool:
     """Whether a sequence may have no valid position on this axis."""
-    extent = tag.extents[axis]
-    return isinstance(extent, Gaps) or 0 in extent
+    roles = [factor.role for factor in tag.axes[axis]]
+    return any(isinstance(role, Gaps) or (isinstance(role, tuple) and 0 in role) for role in roles)
 
 
 # ---- attention ----
@@ -268,7 +271,7 @@ def scaled_dot_product_attention(tracker: Tracker, func: Any, args: Args, kwargs
     query, key, value = tags
     own_mask, ndim = given.get("attn_mask"), given["query"].dim()
     reads = _keys(key, value, ndim)
-    if reads is None or any(tag is not None and ndim - 1 in tag.extents for tag in tags):
+    if reads is None or any(tag is not None and _has_role(tag.axes[-1]) for tag in tags):
         return tracker.lose(func(**given), func, "its arguments have different lengths, or channels that are positions")
     if reads.has_padding:
         padding = tracker.mask(reads, given["key"].device)
@@ -302,7 +305,7 @@ def _keys(key: Tag | None, value: Tag | None, ndim: int) -> Tag | None:
     found = key or value
     if found is None:
         return Tag(tuple((Factor(1),) for _ in range(ndim)))
-    if _has_role(found.axes[ndim - 2]) and ndim - 2 not in found.extents:
+    if _has_batch(found.axes[ndim - 2]):
         return None
     return along_only(found, ndim - 2)
 
@@ -344,7 +347,7 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
     read = next((state for state in states[1:] if isinstance(state, Tag)), None)
     layouts = [tag for tag in (asked, read) if tag is not None]
     if lost is None and any(
-        query.dim() != 3 or tag.batch != 1 or tag.is_merged or tag.has_open or 2 in tag.extents for tag in layouts
+        query.dim() != 3 or tag.batch != 1 or tag.has_open or _has_role(tag.axes[2]) for tag in layouts
     ):
         return tracker.lose(func(*args, **kwargs), func, "its arguments are not (t, b, c)")
     if lost is not None:
@@ -355,7 +358,7 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
         tracker.fill_unless_finite(one, state)[0] if isinstance(state, Tag) else one
         for one, state in zip((query, key, value), states, strict=True)
     ]
-    if read is not None and 0 in read.extents and read.has_padding:
+    if read is not None and read.has_padding:
         padding = tracker.mask(read, key.device)[..., 0]  # (t, b)
         if _has_empty(read, 0):
             changed[2] = changed[2].masked_fill(padding[..., None], 0)
@@ -379,8 +382,8 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
 
 def _with_more_keys(tracker: Tracker, read: Tag, size: int, key: Tensor) -> Axis:
     """The keys of the weights: add_bias_kv and add_zero_attn put valid ones behind the padding."""
-    if size == len(key) or 0 not in read.extents:
-        return (Factor(size, role_of(read.axes[0]) if size == len(key) else None),)
+    if size == len(key) or not read.is_ragged:
+        return read.axes[0] if size == len(key) else (Factor(size),)
     valid = ~tracker.mask(read, key.device)[..., 0].T
     return (Factor(size, Gaps(functional.pad(valid, (0, size - len(key)), value=True))),)
 

@@ -60,8 +60,16 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
             return found
     raise ValueError(
         f"padded: {tracker.place(func)} reads (b, c, ...) with the batch on axis 0 and positions behind the channels, "
-        f"got {tuple(x.shape)} with the batch on axis {found.batch} and positions on {sorted(found.extents)}."
+        f"got {tuple(x.shape)} with {_where(found)}."
     )
+
+
+def _where(tag: Tag) -> str:
+    """On which axes the batch and the positions are."""
+    if tag.is_merged:
+        merged = [i for i, axis in enumerate(tag.axes) if len(axis) > 1 and any(one.role is not None for one in axis)]
+        return f"the batch or positions and something else together on axis {merged[0]}. Undo this view before"
+    return f"the batch on axis {tag.batch} and positions on {sorted(tag.extents)}"
 
 
 @rule(torch.conv1d, torch.conv2d, torch.conv3d, reads_inputs=True)

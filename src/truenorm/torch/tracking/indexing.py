@@ -21,7 +21,7 @@ from truenorm.torch.tracking.indices import look_up, part_of_input
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.positions import has_role, role_of
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Cropped, Factor, Tag, take_rows
+from truenorm.torch.tracking.tag import BATCH, Axis, Cropped, Factor, Gaps, Tag, take_rows
 from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
@@ -95,12 +95,26 @@ def indexed_axes(tag: Tag, full: list[Any]) -> tuple[Axis, ...] | str:
             axes.append((Factor(len(positions), Cropped(lengths) if is_crop else lengths),))
         elif isinstance(role, tuple) and not isinstance(one, slice) and 0 <= one < min(role, default=0):
             pass  # a position that all sequences have
+        elif isinstance(role, Gaps) and _before_gaps(role, one):
+            if isinstance(one, slice):
+                axes.append((Factor(len(range(*one.indices(size))), Gaps(role.valid[:, one])),))
         elif isinstance(role, tuple) and (isinstance(one, slice) or one < 0) and tag.batch is not None:
             return FROM_THE_END
         else:
             return "a sequence out of the batch" if role is BATCH else "positions that some sequences do not have"
         axis += 1
     return tuple(axes)
+
+
+def _before_gaps(role: Gaps, one: Any) -> bool:
+    """Whether an index counts positions that all sequences have, as that of a token before an image."""
+    if isinstance(one, slice):
+        numbers = [number or 0 for number in (one.start, one.stop)]
+        if one.step not in (None, 1):
+            return False
+    else:
+        numbers = [one, one + 1]
+    return min(numbers) >= 0 and bool(role.valid[:, : max(numbers)].all())
 
 
 def _as_tuple(index: Any) -> tuple[Any, ...]:

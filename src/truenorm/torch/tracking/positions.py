@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -100,14 +101,34 @@ def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     merged = [list(tag.axes) for tag in tags]
     last = merged[-1][axis]
     new = _common(merged, axis)
-    if new is None or any(len(tag.axes[axis]) > 1 and has_role(tag.axes[axis]) for tag in tags):
+    if new is None:
         return tracker.lose(result, func, "arguments with different lengths")
+    if any(has_role(tag.axes[axis]) and not isinstance(role_of(tag.axes[axis]), tuple) for tag in tags):
+        return _cat_masks(tracker, func, result, tensors, new, axis)
     role = role_of(last) if states and isinstance(states[-1], Tag) else None
     before = sum(one.shape[axis] for one in tensors[:-1])
     lengths = tuple(before + n for n in role) if isinstance(role, tuple) else None
     new[axis] = (Factor(result.shape[axis], lengths),)
     padding = min(tag.padding for tag in tags) if len(tags) == len(tensors) else Padding.ANY
     tracker.states[result] = Tag(tuple(new), padding)
+    return result
+
+
+def _cat_masks(
+    tracker: Tracker, func: Any, result: Tensor, tensors: list[Tensor], new: list[Axis], axis: int
+) -> Tensor:
+    """Positions that have gaps, or those of images in one axis: their mask has gaps too."""
+    batch = next((i for i, one in enumerate(new) if role_of(one) is BATCH), None)
+    tags = [tracker.tag(one) for one in tensors]
+    if batch is None or any(tag is not None and tag.batch != batch for tag in tags):
+        lost: Tensor = tracker.lose(result, func, "the sequences share an axis with something else")
+        return lost
+    valid = [torch.ones(result.shape[batch], one.shape[axis], dtype=torch.bool, device=one.device) for one in tensors]
+    for i, tag in enumerate(tags):
+        if tag is not None and has_role(tag.axes[axis]):
+            valid[i] = ~tracker.mask(Tag((tag.axes[batch], tag.axes[axis])), tensors[i].device)
+    new[axis] = (Factor(result.shape[axis], Gaps(torch.cat(valid, 1))),)
+    tracker.states[result] = Tag(tuple(new))
     return result
 
 

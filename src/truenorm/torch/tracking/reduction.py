@@ -109,7 +109,7 @@ def _has_role(axis: Axis) -> bool:
 def _refusal(tag: Tag, dims: Sequence[int]) -> str | None:
     """Why the reduction has no result with known positions."""
     factors = [factor for i, axis in enumerate(tag.axes) if i not in dims for factor in axis]
-    merged = [axis for axis in tag.axes if len(axis) > 1 and _has_role(axis)]
+    merged = any(len(axis) > 1 and any(factor.role is BATCH for factor in axis) for axis in tag.axes)
     if any(factor.role is OPEN for dim in dims for factor in tag.axes[dim]):
         return "an axis that may be positions"
     over_batch = any(factor.role is BATCH for dim in dims for factor in tag.axes[dim])
@@ -117,7 +117,7 @@ def _refusal(tag: Tag, dims: Sequence[int]) -> str | None:
     if over_batch and left:
         return "it mixes sequences at each position"
     if merged and len(dims) < len(tag.axes):
-        return "positions share an axis with something else"
+        return "the sequences share an axis with something else"
     return None
 
 
