@@ -27,7 +27,7 @@ ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
         y, target.sigmoid(), pos_weight=torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=y.dtype)
     ),
     "poisson": functional.poisson_nll_loss,
-    "kl": lambda y, target: functional.kl_div(y.log_softmax(-1), target.softmax(-1)),
+    "kl": lambda y, target: functional.kl_div(y.log_softmax(-1), target.sigmoid()),
     "each element": lambda y, target: functional.mse_loss(y, target, reduction="none").mean(),
 }  # fmt: skip
 

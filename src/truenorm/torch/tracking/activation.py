@@ -159,7 +159,7 @@ def _refuse_checkpoint(tracker: Tracker, func: Any = None) -> None:
     )
 
 
-@rule(attribute("requires_grad"))
+@rule(attribute("requires_grad"), reads_inputs=True)
 def requires_grad(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A checkpoint with use_reentrant=True asks its inputs for it, before it calls a module or a function."""
     result = func(*args, **kwargs)

@@ -21,10 +21,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch.tracking.indexing import FROM_THE_END, ends_early, full_index, indexed_axes
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.positions import has_role
 from truenorm.torch.tracking.registry import RULES, Rule, rule
 from truenorm.torch.tracking.tag import Axis, Cropped, Factor, Lost, Padding, Tag, broadcast
-from truenorm.torch.tracking.tracker import FRESH, State, Tracker
+from truenorm.torch.tracking.tracker import State, Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -77,7 +78,7 @@ def _positions(state: State) -> Any:
     """What differs between states with other positions; None without positions."""
     if isinstance(state, Tag):
         return state.axes if state.is_ragged else None
-    return Lost if isinstance(state, Lost) else None
+    return Lost if isinstance(state, Lost) and not state.is_prepared else None
 
 
 def shares_memory(x: Tensor, other: Tensor) -> bool:
@@ -118,10 +119,10 @@ def _assign(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> None:
         state = _into_positions(tracker, func, x, found, index, value, ragged)
     else:
         func(x, index, value)
-        axes = None if ragged is None or found is FRESH else _axes_from(x, found, index, ragged)
+        axes = None if ragged is None or isinstance(found, Fresh) else _axes_from(x, found, index, ragged)
         state = "a part of a tensor gets values of a ragged one" if axes is None else Tag(axes)
         state = found if ragged is None else state
-    if isinstance(given, Lost):
+    if isinstance(given, Lost) and not given.is_prepared:
         state = "values whose positions are not known"
     if isinstance(state, str):
         tracker.lose(x, func, state)

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Tag, broadcast
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+from truenorm.torch.tracking.tag import BATCH, OPEN, Axis, Factor, Gaps, Lost, Padding, Tag, broadcast, merge_roles
+from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -108,12 +109,14 @@ def _product(
     if not any(tag is not None for tag in tags):
         lost = next((state for state in states if isinstance(state, Lost)), None)
         result = call(operands)
-        tracker.set(result, lost or (FRESH if FRESH in states else MADE))
+        tracker.set(result, lost or MADE)
         return result
     axes, why = _joined(tags, labels, [tuple(one.shape) for one in operands])
     summed = set("".join(labels)) - set(output)
     if why is None and any(factor.role is BATCH for letter in summed for factor in axes[letter]):
         why = "it sums over the sequences"
+    if why is None and any(factor.role is OPEN for letter in summed for factor in axes[letter]):
+        why = "it sums over an axis that may be positions"
     over_positions = any(factor.role is not None for letter in summed for factor in axes[letter])
     paddings = []
     changed = list(operands)
@@ -133,6 +136,10 @@ def _product(
         return tracker.lose(result, func, "one of its arguments was lost before")
     kept = tuple(axes[letter] for letter in output)
     made = Tag(kept, _least(paddings))
+    if not made.is_ragged and any(tag is not None and tag.is_ragged for tag in tags):
+        parameters = "".join(letters for one, letters in zip(operands, labels, strict=True) if tracker.is_constant(one))
+        known = parameters + "".join(letters for tag, letters in zip(tags, labels, strict=True) if tag is not None)
+        made = tracker.reopen(made, [2 if letter in known else 1 for letter in output])
     if isinstance(added, Tensor):
         other = tracker.tag(added)
         joined = broadcast([made, *([] if other is None else [other])], result.shape)
@@ -155,8 +162,10 @@ def _joined(
             if known is None or not _has_role(known):
                 if known is None or _has_role(one) or _size(known) == 1:
                     found[letter] = one
-            elif _has_role(one) and one != known:
+            elif (merged := merge_roles(known, one)) is None:
                 return found, "arguments with different lengths"
+            else:
+                found[letter] = merged
     if sum(factor.role is BATCH for axis in found.values() for factor in axis) > 1:
         return found, "the sequences are on several axes"
     return found, None
@@ -166,8 +175,9 @@ def _has_role(axis: Axis) -> bool:
     return any(factor.role is not None for factor in axis)
 
 
-def _has_batch(axis: Axis) -> bool:
-    return any(factor.role is BATCH for factor in axis)
+def _has_positions_only(axis: Axis) -> bool:
+    """Whether a mask says what of this axis is valid: not if it has the batch, or may be positions."""
+    return all(factor.role is None or isinstance(factor.role, (tuple, Gaps)) for factor in axis)
 
 
 def _size(axis: Axis) -> int:
@@ -194,6 +204,9 @@ def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
         return tracker.lose(func(x, *rest, **kwargs), func, "without dim")
     if not isinstance(found, Tag):
         result = func(x, *rest, **kwargs)
+        open_size = given_dim is not None and x.dim() > 0 and x.shape[given_dim] in tracker.states.sizes
+        if found is MADE and open_size and not tracker.is_constant(x):
+            return tracker.lose(result, func, "of a tensor with as many values as there are positions")
         tracker.set(result, found)
         return result
     dim = given_dim % x.dim()
@@ -203,7 +216,7 @@ def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
         result = func(x, *rest, **kwargs)
         tracker.set(result, tag.having(min(tag.padding, Padding.FINITE)))
         return result
-    if _has_batch(tag.axes[dim]) or func.__name__ in ("softmin", "gumbel_softmax"):
+    if not _has_positions_only(tag.axes[dim]) or func.__name__ in ("softmin", "gumbel_softmax"):
         return tracker.lose(func(x, *rest, **kwargs), func, "it mixes positions")
     keys = along_only(tag, dim)
     if not keys.has_padding:
@@ -239,10 +252,13 @@ def _has_empty(tag: Tag, axis: int) -> bool:
 # ---- attention ----
 
 
-@rule(functional.scaled_dot_product_attention)
+@rule(functional.scaled_dot_product_attention, reads_inputs=True)
 def scaled_dot_product_attention(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
+    for one in [given[name] for name in names[:3]]:
+        if isinstance(tracker.look(one), Fresh):
+            tracker.positions(one, (one.dim() - 2,), func)
     states = [tracker.look(given[name]) for name in names[:3]]
     lost = next((state for state in states if isinstance(state, Lost)), None)
     tags = [state if isinstance(state, Tag) and state.is_ragged else None for state in states]
@@ -280,7 +296,7 @@ def _without_positions(tracker: Tracker, states: list[Any], result: Tensor) -> A
         return (
             Tag((*tag.axes[:-1], (Factor(result.shape[-1]),)), tag.padding) if len(tag.axes) == result.dim() else MADE
         )
-    return FRESH if FRESH in states else MADE
+    return MADE
 
 
 def _keys(key: Tag | None, value: Tag | None, ndim: int) -> Tag | None:
@@ -290,7 +306,7 @@ def _keys(key: Tag | None, value: Tag | None, ndim: int) -> Tag | None:
     found = key or value
     if found is None:
         return Tag(tuple((Factor(1),) for _ in range(ndim)))
-    if _has_batch(found.axes[ndim - 2]):
+    if not _has_positions_only(found.axes[ndim - 2]):
         return None
     return along_only(found, ndim - 2)
 
@@ -315,12 +331,15 @@ def _attention_mask(given: Kwargs, padding: Tensor) -> Tensor:
     return mask.masked_fill(padding, -torch.inf)
 
 
-@rule(functional.multi_head_attention_forward)
+@rule(functional.multi_head_attention_forward, reads_inputs=True)
 def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """query, key and value are (t, b, c), as nn.MultiheadAttention passes them on."""
     given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
     rest = args[3:]
     query, key, value = (given.pop(name) for name in ("query", "key", "value"))
+    for one in (query, key, value):
+        if isinstance(tracker.look(one), Fresh) and one.dim() == 3:
+            tracker.positions(one, (0,), func, batch=1)
     states = [tracker.look(one) for one in (query, key, value)]
     if not any(isinstance(state, (Tag, Lost)) for state in states):
         return tracker.call_unknown(func, args, kwargs)
@@ -328,7 +347,9 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
     asked = states[0] if isinstance(states[0], Tag) else None
     read = next((state for state in states[1:] if isinstance(state, Tag)), None)
     layouts = [tag for tag in (asked, read) if tag is not None]
-    if lost is None and any(query.dim() != 3 or tag.batch != 1 or _has_role(tag.axes[2]) for tag in layouts):
+    if lost is None and any(
+        query.dim() != 3 or tag.batch != 1 or tag.has_open or _has_role(tag.axes[2]) for tag in layouts
+    ):
         return tracker.lose(func(*args, **kwargs), func, "its arguments are not (t, b, c)")
     if lost is not None:
         result = func(*args, **kwargs)
@@ -346,7 +367,7 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
         given["key_padding_mask"] = _key_padding_mask(padding.T, given)
     result, weights = func(*changed, *rest, **given)
     batch = layouts[0].axes[1]
-    if states[0] is FRESH:
+    if isinstance(states[0], Fresh):
         return tracker.lose((result, weights), func, "a query whose positions are not known: pass along= to padded")
     # Learned queries have no padding.
     rows: Axis = (Factor(len(query)),) if asked is None else asked.axes[0]

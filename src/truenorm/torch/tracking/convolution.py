@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import rule
 from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, make_tag
 from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
@@ -37,13 +38,15 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
     """
     if x.dim() == count + 1:  # one sample without a batch axis
         state = tracker.look(x)
+        if isinstance(state, Fresh):
+            state = tracker.unknown(func, state)
         if isinstance(state, Lost):
             raise tracker.lost_error(x, state, func)
         if not isinstance(state, Tag) or not state.is_ragged:
             return None
         found = state
     else:
-        ragged = tracker.positions(x, set(range(2, count + 2)), func)
+        ragged = tracker.positions(x, range(2, count + 2), func)
         if ragged is None:
             return None
         found = ragged
@@ -69,7 +72,7 @@ def _where(tag: Tag) -> str:
     return f"the batch on axis {tag.batch} and positions on {sorted(tag.extents)}"
 
 
-@rule(torch.conv1d, torch.conv2d, torch.conv3d)
+@rule(torch.conv1d, torch.conv2d, torch.conv3d, reads_inputs=True)
 def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -77,6 +80,7 @@ def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     count = weight.dim() - 2
     tag = positions_of(tracker, func, x, count)
     if tag is None:
+        _check_constant(tracker, func, x)
         return without_positions(tracker, x, func(x, **given))
     stride = spread(given.get("stride", 1), count)
     dilation = spread(given.get("dilation", 1), count)
@@ -99,7 +103,7 @@ def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     return result
 
 
-@rule(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+@rule(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d, reads_inputs=True)
 def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Each position is spread over a kernel; what lies behind the new length comes from padding, and is padding."""
     names = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -108,6 +112,7 @@ def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
     count = weight.dim() - 2
     tag = positions_of(tracker, func, x, count)
     if tag is None:
+        _check_constant(tracker, func, x)
         return without_positions(tracker, x, func(x, **given))
     result = func(tracker.fill(x, tag), **given)
     stride, padding, behind, dilation = (
@@ -121,6 +126,12 @@ def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
 
     tracker.set(result, after(tag, result, length))
     return result
+
+
+def _check_constant(tracker: Tracker, func: Any, x: Tensor) -> None:
+    """Raises for a tensor that the model has made with as many positions as a padded one: noise, a part of a table."""
+    if tracker.look(x) is MADE and x.shape[-1] in tracker.states.sizes and not tracker.is_constant(x):
+        raise tracker.open_error(x, func)
 
 
 def after(tag: Tag, result: Tensor, length: Callable[[int, int], int], padding: Padding = Padding.FINITE) -> Tag:

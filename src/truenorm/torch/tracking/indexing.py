@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from truenorm.torch.tracking.alone import alone
-from truenorm.torch.tracking.positions import has_role, role_of, take_rows
+from truenorm.torch.tracking.indices import look_up, part_of_input
+from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.positions import has_role, role_of
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Cropped, Factor, Gaps, Tag
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+from truenorm.torch.tracking.tag import BATCH, Axis, Cropped, Factor, Gaps, Tag, take_rows
+from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
 
@@ -37,14 +39,15 @@ class Part:
     full: list[Any] | None = None
 
 
-@rule(Tensor.__getitem__)
+@rule(Tensor.__getitem__, reads_inputs=True)
 def getitem(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
     x, index = args
     found = tracker.look(x)
+    if isinstance(found, Fresh):
+        return part_of_input(tracker, func, x, index, full_index(index, x.dim()), found)
     if not isinstance(found, Tag):
         result = func(x, index)
-        plain = all(isinstance(one, (int, slice, type(None), type(...))) for one in _as_tuple(index))
-        tracker.states[result] = found if plain or found is not FRESH else MADE
+        tracker.states[result] = look_up(tracker, func, index, 0, result) if found is MADE else found
         return result
     full = full_index(index, x.dim())
     if full is None:
@@ -154,7 +157,7 @@ def ends_early(tag: Tag, full: list[Any]) -> bool:
     return any(isinstance(axes[axis], slice) and (axes[axis].stop or 0) < 0 for axis in tag.lengths)
 
 
-@rule(*named("narrow"))
+@rule(*named("narrow"), reads_inputs=True)
 def narrow(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("input", "dim", "start", "length"), args, strict=False)), **kwargs}
     axis, start = given["dim"] % given["input"].dim(), int(given["start"])
@@ -232,15 +235,17 @@ def _by_mask(tracker: Tracker, func: Any, x: Tensor, tag: Tag, mask: Tensor, res
     return result
 
 
-@rule(*named("index_select"))
+@rule(*named("index_select"), reads_inputs=True)
 def index_select(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
     x, axis = given["input"], given["dim"] % given["input"].dim()
     found = tracker.look(x)
     if isinstance(found, Tag):
         return getitem(tracker, Tensor.__getitem__, (x, (*[slice(None)] * axis, given["index"])), {})
+    if isinstance(found, Fresh):
+        return tracker.refuse(func, args, kwargs, found)
     result = func(*args, **kwargs)
-    tracker.states[result] = found
+    tracker.states[result] = look_up(tracker, func, given["index"], axis, result) if found is MADE else found
     return result
 
 

@@ -49,6 +49,7 @@ def _given(func: Any, args: Args, kwargs: Kwargs) -> Kwargs | None:
     functional.poisson_nll_loss,
     functional.gaussian_nll_loss,
     functional.kl_div,
+    reads_inputs=True,
 )
 def loss_of_each_element(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A loss for each element, then a mean or sum over the valid ones."""
@@ -78,7 +79,7 @@ def loss_of_each_element(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs
 WITH_PLAIN_MEANS = (functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits)
 
 
-@rule(functional.cross_entropy, functional.nll_loss)
+@rule(functional.cross_entropy, functional.nll_loss, reads_inputs=True)
 def loss_of_classes(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """(b, classes, ...): targets at padding are ignored."""
     given = _given(func, args, kwargs)
@@ -103,7 +104,7 @@ def loss_of_classes(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> 
     return result
 
 
-@rule(functional.ctc_loss)
+@rule(functional.ctc_loss, reads_inputs=True)
 def ctc_loss(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """(t, b, classes), with lengths that the caller passes."""
     given = dict(_signature(func).bind(*args, **kwargs).arguments)

@@ -11,13 +11,16 @@ from typing import Any
 
 from torch import Tensor
 
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import rule
+from truenorm.torch.tracking.tag import Tag
 from truenorm.torch.tracking.tracker import Tracker
 
 
-@rule(Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__)
+@rule(Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, reads_inputs=True)
 def leave(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    found = tracker.tag(args[0])
-    if found is not None and found.has_padding:
+    found = tracker.look(args[0])
+    padded = found.has_padding if isinstance(found, Tag) else isinstance(found, Fresh) and found.source.has_values
+    if padded:
         tracker.notes.lost(func.__name__, tracker.module, "values leave torch, with padding")
     return func(*args, **kwargs)

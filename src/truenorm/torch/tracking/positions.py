@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,9 +9,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, cat_positions
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Role, Tag, common_axis
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in
+from truenorm.torch.tracking.tag import (
+    BATCH,
+    OPEN,
+    Axis,
+    Factor,
+    Gaps,
+    Lost,
+    Padding,
+    Role,
+    Tag,
+    merge_roles,
+    take_rows,
+)
+from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 Arguments = tuple[Any, ...]
 
@@ -24,21 +36,6 @@ def role_of(axis: Axis) -> Role:
 
 def has_role(axis: Axis) -> bool:
     return any(factor.role is not None for factor in axis)
-
-
-def take_rows(axes: tuple[Axis, ...], rows: Sequence[int]) -> tuple[Axis, ...]:
-    """The axes when only these sequences are left."""
-
-    def take(factor: Factor) -> Factor:
-        if factor.role is BATCH:
-            return Factor(len(rows), BATCH)
-        if isinstance(factor.role, tuple):
-            return Factor(factor.size, tuple(factor.role[row] for row in rows))
-        if isinstance(factor.role, Gaps):
-            return Factor(factor.size, Gaps(factor.role.valid[list(rows)]))
-        return factor
-
-    return tuple(tuple(map(take, axis)) for axis in axes)
 
 
 # ---- parts ----
@@ -77,15 +74,18 @@ UNBIND = set(named("unbind"))
 SPLIT_ALONG = {"hsplit": 1, "vsplit": 0, "dsplit": 2}
 
 
-@rule(*named("cat concat concatenate"))
+@rule(*named("cat concat concatenate"), reads_inputs=True)
 def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     tensors = [one for one in tensors_in(args[0]) if one.shape != (0,)]
     states = [tracker.look(one) for one in tensors]
     tags = [one for one in states if isinstance(one, Tag)]
+    ndim = tensors[0].dim() if tensors else 1
+    axis = (args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))) % ndim
+    inputs = [one for one in states if isinstance(one, Fresh)]
+    if inputs and (not any(tag.is_ragged for tag in tags) or any(has_role(tag.axes[axis]) for tag in tags)):
+        return tracker.refuse(func, args, kwargs, next((one for one in inputs if one.source.has_values), inputs[0]))
     if not tags:
         return _unfollowed(tracker, func(*args, **kwargs), states)
-    ndim = tensors[0].dim()
-    axis = (args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))) % ndim
     if any(isinstance(role_of(tag.axes[axis]), tuple) for tag in tags):
         others = [tag for tag in tags if tag is not states[-1]]
         if any(has_role(tag.axes[axis]) for tag in others) or not isinstance(states[-1], Tag):
@@ -93,6 +93,8 @@ def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     result = func(*args, **kwargs)
     if any(isinstance(one, Lost) for one in states):
         return tracker.lose(result, func, "one of them was lost before")
+    if any(factor.role is OPEN for tag in tags for factor in tag.axes[axis]):
+        return tracker.lose(result, func, "along an axis that may be positions")
     roles = {role_of(tag.axes[axis]) is BATCH for tag in tags}
     if True in roles:
         return _cat_batch(tracker, func, result, states, axis)
@@ -135,12 +137,10 @@ def _common(merged: list[list[Axis]], skipped: int | None) -> list[Axis] | None:
     new = list(merged[0])
     for axes in merged[1:]:
         for i, axis in enumerate(axes):
-            if i == skipped or not has_role(axis):
-                continue
-            found = common_axis(new[i], axis) if has_role(new[i]) else axis
-            if found is None:
+            joined = new[i] if i == skipped else merge_roles(new[i], axis)
+            if joined is None:
                 return None
-            new[i] = found
+            new[i] = joined
     return new
 
 
@@ -175,7 +175,7 @@ def stack(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
 
 def _unfollowed(tracker: Tracker, result: Tensor, states: list[Any]) -> Tensor:
     lost = next((one for one in states if isinstance(one, Lost)), None)
-    tracker.set(result, lost or (FRESH if FRESH in states else MADE))
+    tracker.set(result, lost or MADE)
     return result
 
 
@@ -218,11 +218,13 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     return result
 
 
-@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp"))
+@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp"), reads_inputs=True)
 def cumulate(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Each position depends on those before it, which are valid."""
     x = args[0]
     found = tracker.look(x)
+    if isinstance(found, Fresh) and any(isinstance(one, Gaps) for one in tracker.extents):
+        return tracker.refuse(func, args, kwargs, found)
     if isinstance(found, Tag) and found.is_ragged:
         axis = (args[1] if len(args) > 1 else kwargs["dim"]) % x.dim()
         if has_role(found.axes[axis]) and axis not in found.lengths:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import Lost, Padding, Tag, make_tag
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+from truenorm.torch.tracking.tracker import MADE, Tracker
 
 
-@rule(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+@rule(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, reads_inputs=True)
 def recurrent(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """(x, states, weights, bias, layers, dropout, training, bidirectional, batch_first)"""
     x = args[0]
@@ -25,21 +26,16 @@ def recurrent(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     if len(args) != 9 or kwargs or packed_already:
         return tracker.call_unknown(func, args, kwargs)
     batch_first = args[8]
+    batch, axis = (0, 1) if batch_first else (1, 0)
+    if isinstance(tracker.look(x), Fresh):
+        tracker.positions(x, (axis,), func, batch)
     found = tracker.look(x)
-    if found is FRESH and x.dim() == 3:
-        if not batch_first:
-            raise ValueError(
-                f"padded: {tracker.place(func)} reads the model's input {tuple(x.shape)} with the batch on axis 1. "
-                "Pass batch_first data, or declare it before: tracked.follow(x.transpose(0, 1), along=1)."
-            )
-        found = tracker.positions(x, {1}, func) or MADE
     if isinstance(found, Lost):
         raise tracker.lost_error(x, found, func)
     if not isinstance(found, Tag) or not found.is_ragged:
         result = func(*args)
         tracker.set(result, MADE)
         return result
-    batch, axis = (0, 1) if batch_first else (1, 0)
     if found.batch != batch or set(found.lengths) != {axis}:
         raise ValueError(
             f"padded: {tracker.place(func)} reads {'(b, t, c)' if batch_first else '(t, b, c)'} with the valid "

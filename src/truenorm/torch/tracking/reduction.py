@@ -16,8 +16,8 @@ from torch import Tensor
 
 from truenorm.torch.tracking.elementwise import elementwise
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Tag
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+from truenorm.torch.tracking.tag import BATCH, OPEN, Axis, Factor, Gaps, Lost, Padding, Tag
+from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -48,7 +48,8 @@ def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     found = tracker.look(x)
     if not isinstance(found, Tag):
         result = func(*args, **kwargs)
-        return _without_tag(tracker, func, x, found, result)
+        tracker.set(result, found if isinstance(found, Lost) else MADE)
+        return result
     rest, options = _options(name, args[1:], kwargs)
     dims = _axes(options.get("dim"), x.dim())
     keepdim = bool(options.get("keepdim", False))
@@ -69,14 +70,6 @@ def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
 def elementwise_of_two(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch.max(x, y) and torch.min(x, y)."""
     return elementwise(tracker, torch.maximum if func.__name__ == "max" else torch.minimum, args, kwargs)
-
-
-def _without_tag(tracker: Tracker, func: Any, x: Tensor, found: Any, result: Any) -> Any:
-    """An input of the model whose positions are not known yet: a sum over them would be wrong without a trace."""
-    if found is FRESH and x.is_floating_point() and x.dim() > 1:
-        return tracker.lose(result, func, "of an input whose positions are not known: pass along= to padded")
-    tracker.set(result, found if isinstance(found, Lost) else MADE)
-    return result
 
 
 # ---- arguments ----
@@ -117,6 +110,8 @@ def _refusal(tag: Tag, dims: Sequence[int]) -> str | None:
     """Why the reduction has no result with known positions."""
     factors = [factor for i, axis in enumerate(tag.axes) if i not in dims for factor in axis]
     merged = any(len(axis) > 1 and any(factor.role is BATCH for factor in axis) for axis in tag.axes)
+    if any(factor.role is OPEN for dim in dims for factor in tag.axes[dim]):
+        return "an axis that may be positions"
     over_batch = any(factor.role is BATCH for dim in dims for factor in tag.axes[dim])
     left = any(factor.role is not None and factor.role is not BATCH for factor in factors)
     if over_batch and left:
