@@ -175,8 +175,9 @@ def _has_role(axis: Axis) -> bool:
     return any(factor.role is not None for factor in axis)
 
 
-def _has_batch(axis: Axis) -> bool:
-    return any(factor.role is BATCH for factor in axis)
+def _has_positions_only(axis: Axis) -> bool:
+    """Whether a mask says what of this axis is valid: not if it has the batch, or may be positions."""
+    return all(factor.role is None or isinstance(factor.role, (tuple, Gaps)) for factor in axis)
 
 
 def _size(axis: Axis) -> int:
@@ -215,7 +216,7 @@ def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
         result = func(x, *rest, **kwargs)
         tracker.set(result, tag.having(min(tag.padding, Padding.FINITE)))
         return result
-    if _has_batch(tag.axes[dim]) or func.__name__ in ("softmin", "gumbel_softmax"):
+    if not _has_positions_only(tag.axes[dim]) or func.__name__ in ("softmin", "gumbel_softmax"):
         return tracker.lose(func(x, *rest, **kwargs), func, "it mixes positions")
     keys = along_only(tag, dim)
     if not keys.has_padding:
@@ -305,7 +306,7 @@ def _keys(key: Tag | None, value: Tag | None, ndim: int) -> Tag | None:
     found = key or value
     if found is None:
         return Tag(tuple((Factor(1),) for _ in range(ndim)))
-    if _has_batch(found.axes[ndim - 2]):
+    if not _has_positions_only(found.axes[ndim - 2]):
         return None
     return along_only(found, ndim - 2)
 

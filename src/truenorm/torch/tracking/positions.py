@@ -93,7 +93,7 @@ def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     result = func(*args, **kwargs)
     if any(isinstance(one, Lost) for one in states):
         return tracker.lose(result, func, "one of them was lost before")
-    if any(role_of(tag.axes[axis]) is OPEN for tag in tags):
+    if any(factor.role is OPEN for tag in tags for factor in tag.axes[axis]):
         return tracker.lose(result, func, "along an axis that may be positions")
     roles = {role_of(tag.axes[axis]) is BATCH for tag in tags}
     if True in roles:
