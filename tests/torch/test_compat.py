@@ -113,3 +113,8 @@ def test_without_torch_the_import_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert last == "ImportError: truenorm.torch: PyTorch is not installed. Install it: pip install 'truenorm[torch]'."
+
+
+def test_what_is_read_from_frames_may_be_missing() -> None:
+    assert _compat.keywords_of_call(torch.nn.Linear(1, 1)) == {}
+    assert _compat.name_of_autograd_function() is None

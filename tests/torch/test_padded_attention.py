@@ -35,6 +35,8 @@ class Apply(nn.Module):
 KEEP_POSITIONS: dict[str, Callable[..., Any]] = {
     "matmul, softmax, matmul": lambda q, k, x: (q @ k.mT).softmax(-1) @ x,
     "bmm": lambda q, k, x: torch.bmm(functional.softmax(torch.bmm(q, k.mT), dim=-1, dtype=torch.float64), x),
+    "einsum with dots": lambda q, k, x: torch.einsum("...ij,...jc->...ic", torch.einsum("...ic,...jc", q, k), x),
+    "softmax, keywords": lambda q, k, x: functional.softmax(input=q @ k.mT, dim=-1) @ x,
     "baddbmm": lambda q, k, x: torch.baddbmm(x, q, torch.bmm(k.mT, x)),
     "einsum": lambda q, k, x: torch.einsum("bij,bjc->bic", torch.einsum("bic,bjc->bij", q, k).softmax(2), x),
     "linear attention": lambda q, k, x: q @ (k.mT @ x),
@@ -115,6 +117,51 @@ def test_multihead_attention_with_masks_of_its_own(dtype: torch.dtype) -> None:
     assert_as_alone(Apply(attend), normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1)
 
 
+class Decoder(nn.Module):
+    """Learned queries, which have no padding, attend to the sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.queries = nn.Linear(4, 4), nn.Parameter(torch.randn(5, 4))
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 8, dropout=0.0, batch_first=True), 2)
+        self.behind = nn.Conv1d(4, 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.behind(self.decoder(self.queries.expand(len(x), -1, -1), self.project(x)).mT)
+
+
+def test_learned_queries() -> None:
+    torch.manual_seed(0)
+    assert_as_alone(Decoder().double(), normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1)
+
+
+def test_a_query_whose_positions_are_not_known() -> None:
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    with tnt.padded(lengths=LENGTHS):
+        memory = nn.Linear(4, 4)(normal(3, 6, 4))
+        with pytest.raises(ValueError, match="with 8 positions on axis 1, but the model's first input has 6"):
+            attention(normal(3, 8, 4), memory, memory)
+
+
+@pytest.mark.parametrize("option", ["add_bias_kv", "add_zero_attn"])
+def test_keys_that_attention_adds(option: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(4, 2, batch_first=True, **{option: True}).double()
+
+    def attend(q: torch.Tensor, k: torch.Tensor, x: torch.Tensor) -> Any:
+        y, weights = layer(q, k, x)
+        return y * weights.square().sum(-1, keepdim=True)
+
+    assert_as_alone(Apply(attend), normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1)
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+def test_a_softmax_without_an_axis_is_reported() -> None:
+    with tnt.padded(lengths=LENGTHS) as tracked:
+        Apply(lambda q, k, x: functional.softmax(q))(normal(3, 6, 4, dtype=torch.float64))
+    assert tracked.report.mixed == ("softmax in Apply (without dim)",)
+
+
 def test_a_transformer_encoder_layer() -> None:
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).double()
@@ -122,6 +169,59 @@ def test_a_transformer_encoder_layer() -> None:
     for training in (True, False):
         model.train(training)
         assert_as_alone(model, normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1, along=1)
+
+
+class Images(nn.Module):
+    """Patches of images with heights and widths, one below the other, as in a ViT."""
+
+    def __init__(self, attend: Callable[..., Any], token: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches, self.head = nn.Conv2d(3, 4, 2, stride=2), nn.Linear(4, 2)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.token = nn.Parameter(torch.randn(1, 1, 4))
+        self.attend, self.with_token = attend, token
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.patches(x).flatten(2).transpose(1, 2)
+        y = torch.cat([self.token.expand(len(y), -1, -1), y], 1) if self.with_token else y
+        y = self.layer(y) if self.attend is None else self.attend(y)
+        return self.head(torch.cat([y[:, 0], y[:, 1:].mean(1)]) if self.with_token else y.mean(1))
+
+
+@pytest.mark.parametrize("token", [False, True])
+@pytest.mark.parametrize(
+    "attend",
+    [None, lambda y: functional.scaled_dot_product_attention(y, y, y), lambda y: (y @ y.mT).softmax(-1) @ y],
+    ids=["layer", "scaled_dot_product_attention", "softmax"],
+)
+def test_images_with_heights_and_widths(attend: Callable[..., Any], token: bool) -> None:
+    model, x = Images(attend, token).double(), normal(2, 3, 12, 8, dtype=torch.float64)
+    heights, widths = [12, 8], [4, 8]
+    expected = [model(x[i : i + 1, :, :h, :w]) for i, (h, w) in enumerate(zip(heights, widths, strict=True))]
+    batch = x.clone()
+    for i, (h, w) in enumerate(zip(heights, widths, strict=True)):
+        batch[i, :, h:] = batch[i, :, :, w:] = torch.nan
+    with tnt.padded(lengths=(heights, widths)) as tracked:
+        y = model(batch)
+    wanted = torch.stack(expected, 1).flatten(0, 1)
+    torch.testing.assert_close(y, wanted, atol=1e-12, rtol=1e-12)
+    assert tracked.report.mixed == ()
+    gradients = [
+        torch.autograd.grad(one.square().sum(), list(model.parameters()), allow_unused=True) for one in (y, wanted)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
+
+
+def test_a_token_before_positions_with_gaps() -> None:
+    valid = torch.tensor([[True, False, True, True], [False, True, True, False]])
+    model = Apply(lambda q, k, x: (cat := torch.cat([torch.ones(len(x), 1, 4).double(), q], 1))[:, 0] + cat.mean(1))
+    x = normal(2, 4, 4, dtype=torch.float64)
+    expected = torch.cat([model(x[i : i + 1, one]) for i, one in enumerate(valid)])
+    x[~valid] = torch.nan
+    with tnt.padded(valid=valid):
+        torch.testing.assert_close(model(x), expected, atol=1e-12, rtol=1e-12)
 
 
 EMPTY = {

@@ -5,6 +5,7 @@ import threading
 import warnings
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from alone import pad
@@ -198,6 +199,52 @@ def test_a_function_that_no_mode_sees_is_lost() -> None:
         model(normal(2, 3, 9))
 
 
+class MeanOverTime(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(2, keepdim=True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_module_of_jit_is_lost() -> None:
+    model = nn.Sequential(nn.Conv1d(3, 4, 1), torch.jit.script(MeanOverTime()), nn.Conv1d(4, 2, 1))
+    with (
+        pytest.raises(ValueError, match=r"lost at MeanOverTime in 1 \(not a function of torch\)"),
+        tnt.padded(lengths=[9, 4]),
+    ):
+        model(normal(2, 3, 9))
+
+
+def test_values_that_leave_torch_are_reported() -> None:
+    conv, x = nn.Conv1d(3, 4, 1), normal(2, 3, 9)
+    with tnt.padded(lengths=[9, 4]) as tracked:
+        y = conv(x).detach()
+        y.mean(2).numpy()
+        assert tracked.report.mixed == ()
+        y.numpy(), y.tolist(), numpy.asarray(y), y.__dlpack__()
+    assert tracked.report.mixed == tuple(
+        f"{name} (values leave torch, with padding)" for name in ("numpy", "tolist", "__array__", "__dlpack__")
+    )
+
+
+class SumOverTime(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.size = x.shape[2]
+        return x.sum(2)
+
+    @staticmethod
+    def backward(ctx: Any, *dy: Tensor) -> Any:
+        return dy[0][..., None].expand(-1, -1, ctx.size)
+
+
+def test_a_function_of_autograd_that_mixes_positions_is_reported() -> None:
+    conv, x = nn.Conv1d(3, 4, 1), normal(2, 3, 9)
+    with tnt.padded(lengths=[9, 4]) as tracked:
+        y: Any = SumOverTime.apply(conv(x))
+    assert_close(y[1], conv(x)[1, :, :4].sum(1))
+    assert tracked.report.mixed == ("SumOverTime (an autograd.Function that mixes positions: its backward is its own)",)
+
+
 class Halved(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -246,8 +293,9 @@ def test_two_position_axes_need_two_lengths_or_an_axis() -> None:
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), tnt.padded(lengths=[9, 4]):
         conv(x)
+    batch = pad(x, [9, 4])
     with tnt.padded(lengths=[9, 4], along=2):
-        y = conv(pad(x, [9, 4]))
+        y = conv(batch)
     assert_close(y[1, :, :4], conv(x[1:, :, :4])[0])
 
 
@@ -295,16 +343,31 @@ def test_arguments_that_do_not_fit(arguments: Any, error: type[Exception], messa
         tnt.padded(**arguments)
 
 
+def double_conv(x: Tensor) -> Tensor:
+    return nn.functional.conv1d(x, torch.ones(2, 3, 3), padding=1)
+
+
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_without_the_context_is_an_error(reentrant: bool) -> None:
-    model, x = small_model(), normal(2, 3, 9).requires_grad_()
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_checkpoint_without_the_context_is_an_error(reentrant: bool, training: bool, plain: bool) -> None:
+    function: Any = double_conv if plain else small_model().train(training)
+    name = ("double_conv" if reentrant else "ones") if plain else "Sequential"
+    x = normal(2, 3, 9).requires_grad_()
     message = (
-        "padded: Sequential is called inside torch.utils.checkpoint, which calls it again in the backward, without "
+        f"padded: {name} is called inside torch.utils.checkpoint, which calls it again in the backward, without "
         "lengths. Pass checkpoint(..., use_reentrant=False, context_fn=padded.recomputation)."
     )
     with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"), tnt.padded(lengths=[9, 4]):
-        checkpoint(model, x, use_reentrant=reentrant)
+        checkpoint(function, x, use_reentrant=reentrant)
     assert nothing_is_left()
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_checkpoint_that_is_not_computed_again() -> None:
+    model, x = small_model().eval(), normal(2, 3, 9)
+    with tnt.padded(lengths=[9, 4]), torch.no_grad():
+        assert torch.equal(checkpoint(model, x, use_reentrant=True), model(x))
 
 
 def test_compiled_models_run_as_they_are_written() -> None:

@@ -133,6 +133,62 @@ def test_last_states_of_recurrent_layers() -> None:
     assert_as_alone(LastState().double(), double(4, 13, 3), [13, 7, 1, 10], axis=1, out=None, along=1)
 
 
+class Packs(nn.Module):
+    """Packs the sequences itself, with lengths that it is given."""
+
+    def __init__(self, sort: bool, longer: int = 0) -> None:
+        super().__init__()
+        self.before, self.behind = nn.Conv1d(3, 4, 3, padding=1), nn.Conv1d(4, 2, 3, padding=1)
+        self.layer = nn.LSTM(4, 2, bidirectional=True, batch_first=True)
+        self.sort, self.longer = sort, longer
+
+    def forward(self, x: Tensor) -> Any:
+        lengths = torch.tensor(LENGTHS) if len(x) > 1 else torch.tensor([x.shape[2]])
+        order = torch.argsort(lengths, descending=True)
+        y = self.before(x).transpose(1, 2)
+        y, lengths = (y[order], lengths[order]) if self.sort else (y, lengths)
+        lengths = (lengths + self.longer).clamp(max=x.shape[2])
+        packed, (h, _) = self.layer(
+            nn.utils.rnn.pack_padded_sequence(y, lengths, batch_first=True, enforce_sorted=self.sort)
+        )
+        y, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=x.shape[2])
+        y = self.behind(y.transpose(1, 2)) + h.sum((0, 2))[:, None, None]
+        return y[torch.argsort(order)] if self.sort else y
+
+
+@pytest.mark.parametrize("sort", [False, True])
+def test_a_model_that_packs_sequences(sort: bool) -> None:
+    assert_as_alone(Packs(sort).double(), double(4, 3, 13), LENGTHS, out=2)
+
+
+def test_a_model_that_packs_padding() -> None:
+    with (
+        pytest.raises(ValueError, match=r"lost at _pack_padded_sequence in Packs \(its lengths are longer"),
+        tnt.padded(lengths=LENGTHS),
+    ):
+        Packs(False, 1).double()(double(4, 3, 13))
+
+
+class ByName(nn.Module):
+    """Calls its layers with arguments by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.behind = nn.Conv1d(3, 4, 3, stride=2, padding=1), nn.Conv1d(4, 2, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.behind(input=self.norm(input=self.before(input=x)))
+
+
+def test_layers_that_are_called_by_name() -> None:
+    model = randomize(ByName())
+    assert_as_alone(model, double(4, 3, 13), LENGTHS, out=2, tolerance=1e-11)
+    with tnt.padded(lengths=LENGTHS) as tracked:
+        model(double(4, 3, 13))
+    assert tracked.report == tnt.PaddedReport(("norm",), (), (), ())
+
+
 class Downsample(nn.Module):
     """Means of pairs, by a view that cuts through positions."""
 

@@ -49,6 +49,12 @@ OVER_POSITIONS: dict[str, Callable[..., Any]] = {
     "norm": lambda x: x.norm(dim=1),
     "norm, p": lambda x: torch.norm(x, 3, 1),
     "vector_norm": lambda x: torch.linalg.vector_norm(x, dim=1),
+    "vector_norm -1": lambda x: torch.linalg.vector_norm(x, -1, dim=1),
+    "vector_norm, keywords": lambda x: torch.linalg.vector_norm(x=x, ord=-2.5, dim=1, keepdim=True),
+    "smallest": lambda x: torch.linalg.vector_norm(x, -torch.inf, dim=1),
+    "norm -1": lambda x: torch.norm(x, -1, 1),
+    "mean, input": lambda x: torch.mean(input=x, dim=1),
+    "normalized over positions": lambda x: nn.functional.normalize(x, dim=1).sum(1),
     "logsumexp": lambda x: x.logsumexp(1),
     "mean and deviation": lambda x: torch.stack([x.mean(1), x.std(1)], -1),
 }
@@ -118,6 +124,53 @@ def test_the_dtype_stays(dtype: torch.dtype) -> None:
         assert [one.dtype for one in Model()(torch.randn(3, 6, 4, dtype=dtype))] == 3 * [dtype]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_means_are_accumulated_in_float32(dtype: torch.dtype) -> None:
+    """The sum is larger than the largest float16, and 1 more than 256 is lost in bfloat16."""
+    x = torch.full((2, 3, 5000), 20.0, dtype=dtype)
+    x[:, :, ::2] = 40
+    with tnt.padded(lengths=[5000, 3000], along=2):
+        y = nn.Identity()(x) * 1
+        found = [y.mean(2), y.var(2, correction=0), y.std(2, False), nn.functional.adaptive_avg_pool1d(y, 1)]
+    for one, value in zip(found, (30.0, 100.0, 10.0, 30.0), strict=True):
+        assert one.dtype == dtype
+        assert one.unique().tolist() == [value]
+
+
+def test_a_deviation_of_one_value_has_no_gradient() -> None:
+    model = Apply(lambda x: x.std(1, unbiased=False))
+    assert_as_alone(model, normal(3, 6, 4, dtype=torch.float64), [6, 1, 5], axis=1)
+
+
+WITHOUT_VALUES: dict[str, Callable[..., Any]] = {
+    "amax": lambda x: x.amax(1),
+    "max": lambda x: x.max(1, keepdim=True).values[:, 0],
+    "min": lambda x: x.min(1)[0],
+    "std": lambda x: x.std(1),
+    "var": lambda x: x.var(1, False),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "vector_norm": lambda x: torch.linalg.vector_norm(x, -1, dim=1),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_VALUES)
+@pytest.mark.parametrize("gaps", [False, True])
+def test_an_empty_sequence_gets_zeros(name: str, gaps: bool) -> None:
+    x = normal(3, 6, 4, dtype=torch.float64)
+    x[1] = torch.nan
+    model, head = Apply(WITHOUT_VALUES[name]), nn.Linear(4, 2).double()
+    valid = torch.tensor([[True] * 5 + [False], [False] * 6, [not gaps] + [True] * 4 + [False]])
+    with tnt.padded(valid=valid):
+        found = model(x)
+        y = head(found)
+    assert not bool(found[1].any())
+    y[[0, 2]].square().sum().backward()
+    expected = [head(model(x[i : i + 1, valid[i]])) for i in (0, 2)]
+    torch.testing.assert_close(y[[0, 2]], torch.cat(expected), atol=1e-12, rtol=1e-12)
+    for one in [*model.parameters(), *head.parameters()]:
+        assert bool(torch.isfinite(one.grad).all())
+
+
 def test_an_empty_sequence_has_the_mean_zero() -> None:
     x = torch.full((2, 3, 4), torch.nan, dtype=torch.float64)
     x[0] = 1.0
@@ -140,6 +193,6 @@ def test_a_mean_of_an_input_whose_positions_are_not_known_is_an_error() -> None:
             return y
 
     x = torch.randn(2, 1, 8)
-    with pytest.raises(ValueError, match="lost at mean in Model"), tnt.padded(lengths=[8, 4]):
+    with pytest.raises(ValueError, match=r"^padded: mean in Model has to know which axis"), tnt.padded(lengths=[8, 4]):
         Model()(x)
     assert_as_alone(Model(), x, [8, 4], out=2, along=2, tolerance=1e-6)

@@ -1,5 +1,6 @@
 """Each rule of `padded` against each sequence alone: values at valid positions, and all gradients."""
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -173,6 +174,21 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "batch": lambda x: torch.cat([*torch.chunk(x, 2, 0)], 0),
     "batch slice": lambda x: torch.cat([x[:1], x[1:]]) if len(x) > 1 else x,
     "index_select": lambda x: x.index_select(1, torch.tensor([0, 2, 1, 1])),
+    "order of the batch": lambda x: x[torch.arange(len(x)).flip(0)].index_select(0, torch.arange(len(x)).flip(0)),
+    "rows in a list": lambda x: x[list(range(len(x)))],
+    "channels in a list": lambda x: x[:, [0, 2, 1, 1]],
+    "each position twice": lambda x: x.repeat_interleave(2, 2),
+    "each channel twice": lambda x: torch.repeat_interleave(input=x, repeats=2, dim=1)[:, 1:5],
+    "each sequence twice": lambda x: x.repeat_interleave(2, 0)[::2],
+    "pixel shuffle": lambda x: x.view(len(x), 2, 2, -1).permute(0, 2, 3, 1).reshape(len(x), 2, -1).repeat(1, 2, 1),
+    "pairs": lambda x: x.repeat_interleave(2, 2).reshape(len(x), 4, -1, 2).amax(3),
+    "hsplit": lambda x: torch.cat(torch.hsplit(x, 2)[::-1], 1),
+    "normalize": lambda x: functional.normalize(x, 1.0, 1),
+    "cropped skip": lambda x: _skip(x, 4),
+    "cropped skip, sum": lambda x: _skip(x, 0),
+    "keywords": lambda x: torch.cat(tensors=[torch.transpose(input=x.mT, dim0=1, dim1=2)[:, 2:], x[:, :2]], dim=1),
+    "keywords of where": lambda x: torch.where(condition=x > 0, input=x, other=-2 * x),
+    "keywords of linear": lambda x: functional.linear(input=x.mT, weight=torch.ones(4, 4, dtype=x.dtype)).mT,
     "slice": lambda x: x[..., 2:],
     "step": lambda x: x[:, :, 1::3],
     "stop": lambda x: x[:, :, :5],
@@ -208,6 +224,13 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "log": lambda x: torch.log(functional.relu(x) + 0.0).clamp(min=-3.0),
     "dtype": lambda x: x.float().to(torch.float64).contiguous(),
 }
+
+
+def _skip(x: Tensor, channels: int) -> Tensor:
+    """As in a U-Net: half as long, then twice, and as much of x as is left."""
+    up = functional.interpolate(functional.max_pool1d(x, 2), scale_factor=2)
+    part = x[..., : up.shape[-1]]
+    return torch.cat([part, up], 1)[:, 2:6] if channels else up + part
 
 
 def _changed_by_a_view(x: Tensor, which: int) -> Tensor:
@@ -252,6 +275,28 @@ def test_another_order_of_the_batch_is_not_followed(reorder: Any) -> None:
             conv(z)
 
 
+def test_positions_that_are_taken_alone_are_not_followed() -> None:
+    """A convolution of one sequence at a time has no lengths."""
+    conv = nn.Conv1d(3, 3, 3, padding=1)
+    with tnt.padded(lengths=LONG):
+        first, *_ = conv(double(4, 3, 19).float())
+        with pytest.raises(ValueError, match="lost at unbind"):
+            conv(first)
+
+
+def test_masks_that_choose_positions() -> None:
+    conv, x = nn.Conv1d(3, 4, 3, padding=1), double(4, 3, 19).float()
+    norm = tnt.BatchNorm1d(4)
+    valid = torch.arange(19) < torch.tensor(LONG)[:, None]
+    with tnt.padded(lengths=LONG):
+        y = conv(x).mT
+        found = norm(y[valid])
+        with pytest.raises(ValueError, match="a mask that is True at padding"):
+            norm(y[valid | ~valid].unsqueeze(-1))
+    packed = torch.cat([conv(x[i : i + 1, :, :n])[0].T for i, n in enumerate(LONG)])
+    torch.testing.assert_close(found, nn.functional.batch_norm(packed, None, None, training=True), atol=1e-5, rtol=1e-5)
+
+
 def call_with(func: Any, x: Tensor) -> Any:
     """An elementwise function of one tensor, or None if it takes other arguments."""
     try:
@@ -278,10 +323,16 @@ def test_what_is_said_of_the_padding_is_true() -> None:
     assert checked > 80
 
 
+def _last(x: Tensor) -> Tensor:
+    return torch.tensor(LENGTHS) - 1 if len(x) > 1 else torch.tensor([x.shape[2] - 1])
+
+
 WITHOUT_POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "first": lambda x: x[:, :, 0],
     "last": lambda x: x[:, :, -1],
     "last, selected": lambda x: x.select(2, -1),
+    "last, by rows": lambda x: x[torch.arange(len(x)), :, _last(x)],
+    "last, by rows, adjacent": lambda x: x.mT[torch.arange(len(x)), _last(x)],
     "mean": lambda x: functional.adaptive_avg_pool1d(x, 1).squeeze(-1),
     "flattened": lambda x: functional.adaptive_avg_pool1d(x, 3).flatten(1)[:, :4],
 }
@@ -289,5 +340,18 @@ WITHOUT_POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", WITHOUT_POSITIONS)
 def test_results_without_positions(name: str) -> None:
-    model = nn.Sequential(After(WITHOUT_POSITIONS[name], behind=None), nn.Linear(4, 2)).double()
+    norm = tnt.BatchNorm1d(4).eval()
+    model = nn.Sequential(After(WITHOUT_POSITIONS[name], behind=None), norm, nn.Linear(4, 2)).double()
     assert_as_alone(model, double(4, 3, 13), LENGTHS, out=None)
+
+
+def test_a_convolution_of_positions_that_share_an_axis() -> None:
+    message = (
+        "padded: Conv1d reads (b, c, ...) with the batch on axis 0 and positions behind the channels, got (8, 2, 19) "
+        "with the batch or positions and something else together on axis 0. Undo this view before."
+    )
+    before, behind = nn.Conv1d(3, 4, 3), nn.Conv1d(2, 2, 3)
+    with tnt.padded(lengths=LONG):
+        y = before(double(4, 3, 21).float()).reshape(8, 2, 19)
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            behind(y)

@@ -61,6 +61,31 @@ def version_of(tensor: Tensor) -> int:
         return -1
 
 
+def name_of_autograd_function() -> str | None:
+    """The `autograd.Function` whose forward is running; None if there is none, or if it cannot be found."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "apply" and frame.f_code.co_filename == torch.autograd.function.__file__:
+            return str(getattr(frame.f_locals.get("cls"), "__name__", "autograd.Function"))
+        frame = frame.f_back
+    return None
+
+
+def keywords_of_call(module: torch.nn.Module) -> dict[str, Any]:
+    """The arguments by name of the call of a module that is going on: hooks on all modules are not given them.
+
+    It is the dictionary of the call itself: what is taken out of it is not passed on. Empty if it cannot be found.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        found = frame.f_locals
+        if frame.f_code.co_name == "_call_impl" and found.get("self") is module:
+            keywords = found.get("kwargs")
+            return keywords if isinstance(keywords, dict) else {}
+        frame = frame.f_back
+    return {}
+
+
 def compiler_is_loaded() -> bool:
     """Whether torch.compile may have been used."""
     return "torch._dynamo" in sys.modules

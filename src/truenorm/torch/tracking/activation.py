@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from truenorm.torch import _compat
 from truenorm.torch._compat import backward_pass, saved_tensors_are_hooked
 from truenorm.torch.tracking import layers
+from truenorm.torch.tracking.registry import attribute, rule
 from truenorm.torch.tracking.tracker import Tracker
 
 CHECKPOINT_FILE = torch.utils.checkpoint.__file__
@@ -80,6 +81,8 @@ class _TrackingMode(TorchFunctionMode):
         tracker = self.tracker
         if tracker.paused is not None or backward_pass() != tracker.backward_pass:
             return func(*args, **(kwargs or {}))
+        if saved_tensors_are_hooked() and not tracker.recording:
+            _refuse_checkpoint(tracker, func)
         if active.trackers[-1] is not tracker:
             return tracker.call_unknown(func, args, kwargs or {})
         return tracker.call(func, args, kwargs or {})
@@ -135,13 +138,31 @@ def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
 
 def _check_checkpoint(tracker: Tracker, module: nn.Module) -> None:
     """Raises inside a checkpoint that would be recomputed without lengths."""
-    if tracker.recording or not (saved_tensors_are_hooked() or (module.training and not torch.is_grad_enabled())):
-        return
+    if not tracker.recording and (saved_tensors_are_hooked() or (module.training and not torch.is_grad_enabled())):
+        _refuse_checkpoint(tracker)
+
+
+def _refuse_checkpoint(tracker: Tracker, func: Any = None) -> None:
     frame: Any = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_filename == CHECKPOINT_FILE:
-            raise RuntimeError(
-                f"padded: {tracker.place()} is called inside torch.utils.checkpoint, which calls it again in the "
-                "backward, without lengths. Pass checkpoint(..., use_reentrant=False, context_fn=padded.recomputation)."
-            )
+    while frame is not None and frame.f_code.co_filename != CHECKPOINT_FILE:
         frame = frame.f_back
+    if frame is None:
+        return
+    while frame.f_code.co_filename == CHECKPOINT_FILE:
+        func = frame.f_locals.get("run_function", func)  # of a checkpoint with use_reentrant=True
+        frame = frame.f_back
+    module = getattr(func, "__self__", func)  # of a method such as Module.__call__
+    name = type(module).__name__ if isinstance(module, nn.Module) else tracker.place(func)
+    raise RuntimeError(
+        f"padded: {name} is called inside torch.utils.checkpoint, which calls it again in the backward, without "
+        "lengths. Pass checkpoint(..., use_reentrant=False, context_fn=padded.recomputation)."
+    )
+
+
+@rule(attribute("requires_grad"), reads_inputs=True)
+def requires_grad(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A checkpoint with use_reentrant=True asks its inputs for it, before it calls a module or a function."""
+    result = func(*args, **kwargs)
+    if result and sys._getframe(3).f_code.co_filename == CHECKPOINT_FILE:
+        _refuse_checkpoint(tracker)
+    return result

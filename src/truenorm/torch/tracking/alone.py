@@ -26,7 +26,7 @@ def alone(tracker: Tracker, func: Any, x: Tensor, tag: Tag, call: Call, *, fixed
             sequence are 0 then, and valid.
     """
     batch = tag.batch
-    if batch is None or set(tag.lengths) != set(tag.extents) or tag.is_merged:
+    if batch is None or set(tag.lengths) != set(tag.extents) or tag.is_merged or tag.has_open:
         result = call(x)
         tracker.lose(result, func, "not a batch of sequences with the valid positions first")
         return result
@@ -81,7 +81,7 @@ def cat_positions(tracker: Tracker, func: Any, tensors: list[Tensor], axis: int)
     tags = [tracker.tag(one) for one in tensors]
     batch = next((tag.batch for tag in tags if tag is not None and tag.batch is not None), None)
     usable = all(tag is None or (tag.batch == batch and set(tag.extents) == set(tag.lengths) <= {axis}) for tag in tags)
-    if batch is None or not usable:
+    if batch is None or not usable or any(tag is not None and tag.has_open for tag in tags):
         result = torch.cat(tensors, axis)
         tracker.lose(result, func, "not batches of sequences with the valid positions first")
         return result

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Tag, broadcast
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+from truenorm.torch.tracking.tag import BATCH, OPEN, Axis, Factor, Gaps, Lost, Padding, Tag, broadcast, merge_roles
+from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -65,12 +66,24 @@ def added_matmul(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any
 def einsum(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     equation = args[0] if args else ""
     operands = list(args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else list(args[1:])
-    if not isinstance(equation, str) or "." in equation:
+    if not isinstance(equation, str):
         return tracker.call_unknown(func, args, kwargs)
-    left, _, right = equation.replace(" ", "").partition("->")
-    if not right:
-        right = "".join(sorted(letter for letter in set(left) - {","} if left.count(letter) == 1))
-    return _product(tracker, func, operands, left.split(","), right, lambda changed: func(equation, *changed, **kwargs))
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    if not arrow:
+        once = sorted(letter for letter in set(left) - set(",.") if left.count(letter) == 1)
+        right = "..." * ("..." in left) + "".join(once)
+    labels, output = _without_dots(left.split(","), right, [one.dim() for one in operands])
+    return _product(tracker, func, operands, labels, output, lambda changed: func(equation, *changed, **kwargs))
+
+
+def _without_dots(labels: list[str], output: str, dims: list[int]) -> tuple[list[str], str]:
+    """The labels of einsum with a letter for each axis that "..." stands for; these are aligned at their ends."""
+    counts = [ndim - len(one.replace("...", "")) for one, ndim in zip(labels, dims, strict=True)]
+    letters = [letter for letter in string.ascii_letters if letter not in "".join(labels)][: max(counts, default=0)]
+    spelled = [
+        one.replace("...", "".join(letters[len(letters) - count :])) for one, count in zip(labels, counts, strict=True)
+    ]
+    return spelled, output.replace("...", "".join(letters))
 
 
 def _matmul_labels(left: int, right: int) -> tuple[list[str], str]:
@@ -96,12 +109,14 @@ def _product(
     if not any(tag is not None for tag in tags):
         lost = next((state for state in states if isinstance(state, Lost)), None)
         result = call(operands)
-        tracker.set(result, lost or (FRESH if FRESH in states else MADE))
+        tracker.set(result, lost or MADE)
         return result
     axes, why = _joined(tags, labels, [tuple(one.shape) for one in operands])
     summed = set("".join(labels)) - set(output)
     if why is None and any(factor.role is BATCH for letter in summed for factor in axes[letter]):
         why = "it sums over the sequences"
+    if why is None and any(factor.role is OPEN for letter in summed for factor in axes[letter]):
+        why = "it sums over an axis that may be positions"
     over_positions = any(factor.role is not None for letter in summed for factor in axes[letter])
     paddings = []
     changed = list(operands)
@@ -121,6 +136,10 @@ def _product(
         return tracker.lose(result, func, "one of its arguments was lost before")
     kept = tuple(axes[letter] for letter in output)
     made = Tag(kept, _least(paddings))
+    if not made.is_ragged and any(tag is not None and tag.is_ragged for tag in tags):
+        parameters = "".join(letters for one, letters in zip(operands, labels, strict=True) if tracker.is_constant(one))
+        known = parameters + "".join(letters for tag, letters in zip(tags, labels, strict=True) if tag is not None)
+        made = tracker.reopen(made, [2 if letter in known else 1 for letter in output])
     if isinstance(added, Tensor):
         other = tracker.tag(added)
         joined = broadcast([made, *([] if other is None else [other])], result.shape)
@@ -143,8 +162,10 @@ def _joined(
             if known is None or not _has_role(known):
                 if known is None or _has_role(one) or _size(known) == 1:
                     found[letter] = one
-            elif _has_role(one) and one != known:
+            elif (merged := merge_roles(known, one)) is None:
                 return found, "arguments with different lengths"
+            else:
+                found[letter] = merged
     if sum(factor.role is BATCH for axis in found.values() for factor in axis) > 1:
         return found, "the sequences are on several axes"
     return found, None
@@ -152,6 +173,11 @@ def _joined(
 
 def _has_role(axis: Axis) -> bool:
     return any(factor.role is not None for factor in axis)
+
+
+def _has_positions_only(axis: Axis) -> bool:
+    """Whether a mask says what of this axis is valid: not if it has the batch, or may be positions."""
+    return all(factor.role is None or isinstance(factor.role, (tuple, Gaps)) for factor in axis)
 
 
 def _size(axis: Axis) -> int:
@@ -171,12 +197,17 @@ def _least(paddings: list[Padding]) -> Padding:
 @rule(*named("softmax log_softmax softmin gumbel_softmax"))
 def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Over positions: padding gets the weight 0. Over anything else: each position by itself."""
-    x, *rest = args or (kwargs.pop("input"),)
+    x, *rest = args
     found = tracker.look(x)
     given_dim = rest[0] if rest else kwargs.get("dim")
-    if not isinstance(found, Tag) or given_dim is None:
+    if isinstance(found, Tag) and given_dim is None:
+        return tracker.lose(func(x, *rest, **kwargs), func, "without dim")
+    if not isinstance(found, Tag):
         result = func(x, *rest, **kwargs)
-        tracker.set(result, found if not isinstance(found, Tag) else Lost("softmax without dim"))
+        open_size = given_dim is not None and x.dim() > 0 and x.shape[given_dim] in tracker.states.sizes
+        if found is MADE and open_size and not tracker.is_constant(x):
+            return tracker.lose(result, func, "of a tensor with as many values as there are positions")
+        tracker.set(result, found)
         return result
     dim = given_dim % x.dim()
     logarithm = func.__name__ == "log_softmax"
@@ -185,7 +216,7 @@ def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
         result = func(x, *rest, **kwargs)
         tracker.set(result, tag.having(min(tag.padding, Padding.FINITE)))
         return result
-    if dim not in tag.extents or func.__name__ in ("softmin", "gumbel_softmax"):
+    if not _has_positions_only(tag.axes[dim]) or func.__name__ in ("softmin", "gumbel_softmax"):
         return tracker.lose(func(x, *rest, **kwargs), func, "it mixes positions")
     keys = along_only(tag, dim)
     if not keys.has_padding:
@@ -214,17 +245,20 @@ def along_only(tag: Tag, axis: int) -> Tag:
 
 def _has_empty(tag: Tag, axis: int) -> bool:
     """Whether a sequence may have no valid position on this axis."""
-    extent = tag.extents[axis]
-    return isinstance(extent, Gaps) or 0 in extent
+    roles = [factor.role for factor in tag.axes[axis]]
+    return any(isinstance(role, Gaps) or (isinstance(role, tuple) and 0 in role) for role in roles)
 
 
 # ---- attention ----
 
 
-@rule(functional.scaled_dot_product_attention)
+@rule(functional.scaled_dot_product_attention, reads_inputs=True)
 def scaled_dot_product_attention(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
+    for one in [given[name] for name in names[:3]]:
+        if isinstance(tracker.look(one), Fresh):
+            tracker.positions(one, (one.dim() - 2,), func)
     states = [tracker.look(given[name]) for name in names[:3]]
     lost = next((state for state in states if isinstance(state, Lost)), None)
     tags = [state if isinstance(state, Tag) and state.is_ragged else None for state in states]
@@ -238,7 +272,7 @@ def scaled_dot_product_attention(tracker: Tracker, func: Any, args: Args, kwargs
     query, key, value = tags
     own_mask, ndim = given.get("attn_mask"), given["query"].dim()
     reads = _keys(key, value, ndim)
-    if reads is None or any(tag is not None and ndim - 1 in tag.extents for tag in tags):
+    if reads is None or any(tag is not None and _has_role(tag.axes[-1]) for tag in tags):
         return tracker.lose(func(**given), func, "its arguments have different lengths, or channels that are positions")
     if reads.has_padding:
         padding = tracker.mask(reads, given["key"].device)
@@ -262,7 +296,7 @@ def _without_positions(tracker: Tracker, states: list[Any], result: Tensor) -> A
         return (
             Tag((*tag.axes[:-1], (Factor(result.shape[-1]),)), tag.padding) if len(tag.axes) == result.dim() else MADE
         )
-    return FRESH if FRESH in states else MADE
+    return MADE
 
 
 def _keys(key: Tag | None, value: Tag | None, ndim: int) -> Tag | None:
@@ -272,7 +306,7 @@ def _keys(key: Tag | None, value: Tag | None, ndim: int) -> Tag | None:
     found = key or value
     if found is None:
         return Tag(tuple((Factor(1),) for _ in range(ndim)))
-    if _has_role(found.axes[ndim - 2]) and ndim - 2 not in found.extents:
+    if not _has_positions_only(found.axes[ndim - 2]):
         return None
     return along_only(found, ndim - 2)
 
@@ -297,10 +331,15 @@ def _attention_mask(given: Kwargs, padding: Tensor) -> Tensor:
     return mask.masked_fill(padding, -torch.inf)
 
 
-@rule(functional.multi_head_attention_forward)
+@rule(functional.multi_head_attention_forward, reads_inputs=True)
 def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """query, key and value are (t, b, c), as nn.MultiheadAttention passes them on."""
-    query, key, value, *rest = args
+    given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
+    rest = args[3:]
+    query, key, value = (given.pop(name) for name in ("query", "key", "value"))
+    for one in (query, key, value):
+        if isinstance(tracker.look(one), Fresh) and one.dim() == 3:
+            tracker.positions(one, (0,), func, batch=1)
     states = [tracker.look(one) for one in (query, key, value)]
     if not any(isinstance(state, (Tag, Lost)) for state in states):
         return tracker.call_unknown(func, args, kwargs)
@@ -308,7 +347,9 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
     asked = states[0] if isinstance(states[0], Tag) else None
     read = next((state for state in states[1:] if isinstance(state, Tag)), None)
     layouts = [tag for tag in (asked, read) if tag is not None]
-    if lost is None and any(query.dim() != 3 or tag.batch != 1 or tag.is_merged or 2 in tag.extents for tag in layouts):
+    if lost is None and any(
+        query.dim() != 3 or tag.batch != 1 or tag.has_open or _has_role(tag.axes[2]) for tag in layouts
+    ):
         return tracker.lose(func(*args, **kwargs), func, "its arguments are not (t, b, c)")
     if lost is not None:
         result = func(*args, **kwargs)
@@ -318,21 +359,34 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
         tracker.fill_unless_finite(one, state)[0] if isinstance(state, Tag) else one
         for one, state in zip((query, key, value), states, strict=True)
     ]
-    if read is not None and 0 in read.extents and read.has_padding:
+    if read is not None and read.has_padding:
         padding = tracker.mask(read, key.device)[..., 0]  # (t, b)
         if _has_empty(read, 0):
             changed[2] = changed[2].masked_fill(padding[..., None], 0)
             padding = _with_one_key(padding, 0)
-        kwargs = {**kwargs, "key_padding_mask": _key_padding_mask(padding.T, kwargs)}
-    result, weights = func(*changed, *rest, **kwargs)
-    if asked is not None:
-        tracker.set(result, Tag((*asked.axes[:2], (Factor(result.shape[2]),)), Padding.FINITE))
+        given["key_padding_mask"] = _key_padding_mask(padding.T, given)
+    result, weights = func(*changed, *rest, **given)
+    batch = layouts[0].axes[1]
+    if isinstance(states[0], Fresh):
+        return tracker.lose((result, weights), func, "a query whose positions are not known: pass along= to padded")
+    # Learned queries have no padding.
+    rows: Axis = (Factor(len(query)),) if asked is None else asked.axes[0]
+    tracker.set(result, Tag((rows, batch, (Factor(result.shape[2]),)), Padding.FINITE))
     if isinstance(weights, Tensor):  # (b, t, keys), or (b, heads, t, keys)
         axes: list[Axis] = [(Factor(size),) for size in weights.shape]
-        axes[0] = layouts[0].axes[1]
-        axes[-2], axes[-1] = (asked.axes[0] if asked else axes[-2]), (read.axes[0] if read else axes[-1])
+        axes[0], axes[-2] = batch, rows
+        if read is not None:
+            axes[-1] = _with_more_keys(tracker, read, weights.shape[-1], key)
         tracker.set(weights, Tag(tuple(axes), Padding.ANY))
     return result, weights
+
+
+def _with_more_keys(tracker: Tracker, read: Tag, size: int, key: Tensor) -> Axis:
+    """The keys of the weights: add_bias_kv and add_zero_attn put valid ones behind the padding."""
+    if size == len(key) or not read.is_ragged:
+        return read.axes[0] if size == len(key) else (Factor(size),)
+    valid = ~tracker.mask(read, key.device)[..., 0].T
+    return (Factor(size, Gaps(functional.pad(valid, (0, size - len(key)), value=True))),)
 
 
 def _key_padding_mask(padding: Tensor, kwargs: Kwargs) -> Tensor:

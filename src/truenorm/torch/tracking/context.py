@@ -34,7 +34,8 @@ class padded:  # noqa: N801 - called like a function, as torch.no_grad
     lengths   (b,): the first lengths[i] positions of sequence i are valid; a pair for two position axes
     valid     (b, t): instead of lengths, a mask. Valid positions behind padding are not followed through convolutions
     along     the axis of the model's input that has the positions, or one for each vector of lengths. By default it
-              follows from the first layer that reads the input: axis 2 for Conv1d, axis 1 for Embedding and Linear
+              follows from the first layer that reads the input: axis 2 for Conv1d, axis 1 for Embedding and Linear.
+              Other inputs that have such an axis are declared: `tracked.follow(x, ...)`, before the model is called
 
     Lengths are read when the context is created: on another device than the CPU that waits for them once.
 

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import rule
-from truenorm.torch.tracking.tag import Gaps, Padding, Tag, make_tag
+from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, make_tag
 from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 
@@ -36,13 +37,19 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
     None if there is nothing to keep out. An error if the valid positions are not the first ones.
     """
     if x.dim() == count + 1:  # one sample without a batch axis
-        found = tracker.tag(x)
-        if found is None or not found.is_ragged:
+        state = tracker.look(x)
+        if isinstance(state, Fresh):
+            state = tracker.unknown(func, state)
+        if isinstance(state, Lost):
+            raise tracker.lost_error(x, state, func)
+        if not isinstance(state, Tag) or not state.is_ragged:
             return None
+        found = state
     else:
-        found = tracker.positions(x, set(range(2, count + 2)), func)
-        if found is None:
+        ragged = tracker.positions(x, range(2, count + 2), func)
+        if ragged is None:
             return None
+        found = ragged
         gaps = any(isinstance(factor.role, Gaps) for axis in found.axes for factor in axis)
         if gaps:
             raise ValueError(
@@ -53,11 +60,19 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
             return found
     raise ValueError(
         f"padded: {tracker.place(func)} reads (b, c, ...) with the batch on axis 0 and positions behind the channels, "
-        f"got {tuple(x.shape)} with the batch on axis {found.batch} and positions on {sorted(found.extents)}."
+        f"got {tuple(x.shape)} with {_where(found)}."
     )
 
 
-@rule(torch.conv1d, torch.conv2d, torch.conv3d)
+def _where(tag: Tag) -> str:
+    """On which axes the batch and the positions are."""
+    if tag.is_merged:
+        merged = [i for i, axis in enumerate(tag.axes) if len(axis) > 1 and any(one.role is not None for one in axis)]
+        return f"the batch or positions and something else together on axis {merged[0]}. Undo this view before"
+    return f"the batch on axis {tag.batch} and positions on {sorted(tag.extents)}"
+
+
+@rule(torch.conv1d, torch.conv2d, torch.conv3d, reads_inputs=True)
 def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -65,6 +80,7 @@ def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     count = weight.dim() - 2
     tag = positions_of(tracker, func, x, count)
     if tag is None:
+        _check_constant(tracker, func, x)
         return without_positions(tracker, x, func(x, **given))
     stride = spread(given.get("stride", 1), count)
     dilation = spread(given.get("dilation", 1), count)
@@ -87,7 +103,7 @@ def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     return result
 
 
-@rule(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+@rule(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d, reads_inputs=True)
 def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Each position is spread over a kernel; what lies behind the new length comes from padding, and is padding."""
     names = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -96,6 +112,7 @@ def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
     count = weight.dim() - 2
     tag = positions_of(tracker, func, x, count)
     if tag is None:
+        _check_constant(tracker, func, x)
         return without_positions(tracker, x, func(x, **given))
     result = func(tracker.fill(x, tag), **given)
     stride, padding, behind, dilation = (
@@ -109,6 +126,12 @@ def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
 
     tracker.set(result, after(tag, result, length))
     return result
+
+
+def _check_constant(tracker: Tracker, func: Any, x: Tensor) -> None:
+    """Raises for a tensor that the model has made with as many positions as a padded one: noise, a part of a table."""
+    if tracker.look(x) is MADE and x.shape[-1] in tracker.states.sizes and not tracker.is_constant(x):
+        raise tracker.open_error(x, func)
 
 
 def after(tag: Tag, result: Tensor, length: Callable[[int, int], int], padding: Padding = Padding.FINITE) -> Tag:

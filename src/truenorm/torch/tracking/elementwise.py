@@ -11,15 +11,17 @@ afterwards follows from the list that it is in:
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from truenorm.torch.tracking.inputs import Fresh, join_inputs
 from truenorm.torch.tracking.registry import attribute, named, rule
-from truenorm.torch.tracking.tag import Factor, Lost, Padding, Tag, broadcast
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in
+from truenorm.torch.tracking.tag import Factor, Lost, Padding, Tag, broadcast, make_tag
+from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 ANY, FINITE, ZERO = Padding.ANY, Padding.FINITE, Padding.ZERO
 
@@ -64,11 +66,11 @@ KEEPS.update(dict.fromkeys([*KEEPS_ZERO, *KEEPS_ONLY_ZERO, *VIEWS], ZERO))
 KEEPS.update(dict.fromkeys([*SUMS, *PRODUCTS], ANY))
 
 
-@rule(*KEEPS)
+@rule(*KEEPS, reads_inputs=True)
 def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of one element of each argument, broadcast."""
     if len(args) > 1 and func in SCALES:
-        args = _without_nan(tracker, args)
+        args = _without_nan(tracker, func, args)
     first: Any = args[0] if args else None
     before = tracker.look(first) if isinstance(first, Tensor) else MADE
     result = func(*args, **kwargs)
@@ -94,19 +96,30 @@ def join(tracker: Tracker, func: Any, states: list[Any], result: Tensor, args: A
     """The state of an elementwise result."""
     tags = [one for one in states if isinstance(one, Tag)]
     lost = next((one for one in states if isinstance(one, Lost)), None)
+    inputs = [one for one in states if isinstance(one, Fresh)]
+    if lost is not None and not tags:
+        return lost
+    if inputs and not any(tag.is_ragged for tag in tags):
+        is_mask = not any(one.source.has_values for one in inputs)
+        if not (is_mask and any(len(tag.axes) == result.dim() for tag in tags)):
+            return join_inputs(inputs, result.shape) or tracker.unknown(func, inputs[0])
     if not tags:
-        return lost or (FRESH if FRESH in states else MADE)
+        return MADE
     axes = broadcast(tags, result.shape)
     if axes is None:
         if not any(tag.is_ragged for tag in tags):
             return MADE
         tracker.lose(result, func, "arguments with different lengths")
         return tracker.look(result)
-    if lost is not None:
+    if lost is not None and not lost.is_mask:
         tracker.notes.lost(f"{lost.where}, then {getattr(func, '__name__', func)}", tracker.module, "")
     others = [one for one in tensors_in((args, kwargs)) if not isinstance(tracker.states.get(one), Tag)]
     plain = all(isinstance(one, nn.Parameter) for one in others)
-    return Tag(axes, _padding_after(func, tags, args[1:]) if plain else ANY)
+    tag = Tag(axes, _padding_after(func, tags, args[1:]) if plain else ANY)
+    if tag.is_ragged or any(len(one.axes) == result.dim() and one.axes == axes for one in tags):
+        return tag
+    widest = max(tags, key=lambda one: len(one.axes))
+    return tracker.reopen(tag, [math.prod(factor.size for factor in axis) for axis in widest.axes])
 
 
 def _padding_after(func: Any, tags: list[Tag], others: Any) -> Padding:
@@ -122,14 +135,18 @@ def _padding_after(func: Any, tags: list[Tag], others: Any) -> Padding:
     return min(least, KEEPS[func])
 
 
-def _without_nan(tracker: Tracker, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_nan(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """For x * weight: the gradient of the weight sums over padding, where 0 * NaN is NaN."""
     if not any(isinstance(one, Tensor) and one.requires_grad and tracker.tag(one) is None for one in args[:2]):
         return args
     new = list(args)
     for i, one in enumerate(args[:2]):
         tag = tracker.tag(one)
-        if tag is not None and tag.is_ragged:
+        if tag is not None and tag.has_padding and tag.padding is ANY:
+            if i == 0 and func.__name__.endswith("_"):  # it is changed in any case
+                one.masked_fill_(tracker.mask(tag, one.device), 0)
+                tracker.states[one] = tag.having(ZERO)
+                continue
             new[i], filled = tracker.fill_unless_finite(one, tag)
             tracker.states[new[i]] = filled
     return tuple(new)
@@ -138,13 +155,11 @@ def _without_nan(tracker: Tracker, args: tuple[Any, ...]) -> tuple[Any, ...]:
 # ---- each position by itself ----
 
 
-@rule(functional.linear)
+@rule(functional.linear, reads_inputs=True)
 def linear(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """(b, ..., c): an input of the model has positions on the axes between."""
     x = args[0]
-    found = tracker.look(x)
-    if found is FRESH and x.dim() > 2 and not tracker.is_shared(x):
-        found = tracker.positions(x, set(range(1, x.dim() - 1)), func) or MADE
+    found = tracker.read_rows(x, x.dim() - 1, func)
     if not isinstance(found, Tag):
         result = func(*args, **kwargs)
         tracker.set(result, found)
@@ -160,18 +175,65 @@ def linear(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return result
 
 
-@rule(functional.embedding, torch.embedding)
+@rule(functional.embedding, torch.embedding, reads_inputs=True)
 def embedding(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """(b, t) indices: an input of the model has positions on axis 1."""
     indices = args[1] if func is torch.embedding else args[0]
-    found = tracker.look(indices)
-    if found is FRESH and indices.dim() > 1 and not tracker.is_shared(indices):
-        found = tracker.positions(indices, set(range(1, indices.dim())), func) or MADE
+    found = tracker.read_rows(indices, indices.dim(), func)
+    if isinstance(found, Lost):
+        raise tracker.lost_error(indices, found, func)
     result = func(*args, **kwargs)
     if isinstance(found, Tag):
         found = Tag((*found.axes, (Factor(result.shape[-1]),)), FINITE)
     tracker.set(result, found)
     return result
+
+
+@rule(functional.one_hot, reads_inputs=True)
+def one_hot(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A new axis behind the others: which of them has the positions need not be known."""
+    indices = args[0] if args else kwargs["input"]
+    found = tracker.look(indices)
+    result = func(*args, **kwargs)
+    if isinstance(found, (Tag, Fresh)):
+        found = found.with_axes((*found.axes, (Factor(result.shape[-1]),)))
+    tracker.set(result, found.having(FINITE) if isinstance(found, Tag) else found)
+    return result
+
+
+@rule(functional.embedding_bag, reads_inputs=True)
+def embedding_bag(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """(b, t) indices: one sum, mean or maximum for each sequence, of its valid positions only."""
+    given = {**dict(zip(("input", "weight", "offsets"), args, strict=False)), **kwargs}
+    indices: Tensor = given["input"]
+    found = tracker.read_rows(indices, indices.dim(), func)
+    if isinstance(found, Lost):
+        raise tracker.lost_error(indices, found, func)
+    if not isinstance(found, Tag) or not found.is_ragged:
+        return tracker.call_unknown(func, args, kwargs)
+    if len(args) > 3 or found.batch != 0 or set(found.lengths) != {1}:
+        return tracker.lose(func(*args, **kwargs), func, "not a batch of sequences with the valid positions first")
+    lengths, size = found.lengths[1], indices.shape[1]
+    rows = torch.tensor([row * size + i for row, n in enumerate(lengths) for i in range(n)], device=indices.device)
+    begins = torch.tensor([sum(lengths[:row]) for row in range(len(lengths))], device=indices.device)
+    given |= {"input": indices.flatten()[rows], "offsets": begins}
+    if given.get("per_sample_weights") is not None:
+        given["per_sample_weights"] = given["per_sample_weights"].flatten()[rows]
+    result = func(**given)
+    tracker.set(result, make_tag(result.shape, 0, {}))
+    return result
+
+
+@rule(functional.normalize)
+def normalize(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """x divided by its norm: by the rules of `norm`, `clamp_min` and `div`."""
+    given = {"p": 2.0, "dim": 1, "eps": 1e-12, **dict(zip(("input", "p", "dim", "eps", "out"), args, strict=False))}
+    given |= kwargs
+    if given.pop("out", None) is not None:
+        return tracker.call_unknown(func, args, kwargs)
+    length = tracker.call(Tensor.norm, (given["input"], given["p"], given["dim"]), {"keepdim": True})
+    length = tracker.call(Tensor.clamp_min, (length, given["eps"]), {})
+    return tracker.call(torch.div, (given["input"], length), {})
 
 
 @rule(*named("glu"))

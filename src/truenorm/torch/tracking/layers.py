@@ -7,29 +7,47 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from truenorm.torch._compat import keywords_of_call
 from truenorm.torch.layers import GroupNorm, LayerNorm, RMSNorm, _RaggedLayer
 from truenorm.torch.pattern_layer import Normalize
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import module_rule_of
 from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, make_tag
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in
+from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
+PADDING_LAYERS = (
+    nn.modules.conv._ConvNd,
+    nn.modules.padding._ConstantPadNd,
+    nn.modules.padding._CircularPadNd,
+    nn.modules.padding._ReflectionPadNd,
+    nn.modules.padding._ReplicationPadNd,
+)
 BATCH_SECOND = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, GroupNorm)
 
 
 def begin_model(tracker: Tracker, model: nn.Module, args: tuple[Any, ...]) -> None:
     """The outermost module is called: its tensors are inputs, wherever they were made."""
     tracker.notes.models.append(model)
-    for x in tensors_in(args):
+    given = list(tensors_in(args))
+    if not any(tag.is_ragged for tag in map(tracker.tag, given) if tag is not None):
+        tracker.first = None
+    for x in given:
         if tracker.states.get(x) is MADE:
-            tracker.set(x, FRESH)
-        if tracker.along is not None and x.is_floating_point() and tracker.look(x) is FRESH:
-            tracker.follow(x, tracker.along)
+            tracker.set(x, tracker.first_look(x))
+    states = [tracker.look(x) for x in given]
+    fresh = [(x, state.source) for x, state in zip(given, states, strict=True) if isinstance(state, Fresh)]
+    if tracker.along is not None and tracker.first is None and fresh:
+        values = [x for x, source in fresh if source.has_values]
+        if values or len(fresh) == 1:  # tokens without anything beside them
+            tracker.follow((values or [fresh[0][0]])[0], tracker.along)
 
 
 def before(tracker: Tracker, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Returns other arguments for the module, or None."""
     if isinstance(module, _RaggedLayer):
         return _before_norm(tracker, module, args)
+    if isinstance(module, PADDING_LAYERS):
+        _before_padding(tracker, module, args)
     if module_rule_of(module) is not None:
         return _before_declared(tracker, module, args)
     return None
@@ -47,17 +65,33 @@ def after(tracker: Tracker, module: nn.Module, args: tuple[Any, ...], output: An
         pending, tracker.pending = tracker.pending, None
         if pending is not None and output is not None:
             pending(output)
-    elif tracker.paused is None and isinstance(output, Tensor) and output not in tracker.states:
-        # Made by a function that no mode sees, such as torch.from_numpy.
-        states = [tracker.look(one) for one in tensors_in(args)]
-        if any(isinstance(one, (Tag, Lost)) for one in states):
-            tracker.lose(output, type(module).__name__, "not a function of torch")
+    elif tracker.paused is None:
+        # Made by code that no mode sees, such as torch.jit or torch.from_numpy.
+        for one in tensors_in(output):
+            if one not in tracker.states and any(isinstance(tracker.look(x), (Tag, Lost)) for x in tensors_in(args)):
+                kind = getattr(module, "original_name", type(module).__name__)
+                tracker.lose(one, kind, "not a function of torch")
+
+
+def _before_padding(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> None:
+    """Layers (b, c, ...) that pad their input first: `pad` does not say which axis has the positions, they do."""
+    x = args[0] if args else None
+    if not isinstance(x, Tensor) or getattr(module, "padding_mode", "") == "zeros":
+        return
+    count = len(module.kernel_size) if isinstance(module, nn.modules.conv._ConvNd) else len(module.padding) // 2
+    if x.dim() == count + 2 and isinstance(tracker.look(x), Fresh):
+        tracker.positions(x, range(2, x.dim()), module)
 
 
 # ---- norms ----
 
 
 def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    if not args:
+        keywords = keywords_of_call(module)
+        if set(keywords) == {"input"}:
+            args = (keywords.pop("input"),)
+            return _before_norm(tracker, module, args) or args
     x = args[0] if args else None
     tracker.paused = module
     if not isinstance(x, Tensor):
@@ -68,9 +102,8 @@ def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[
         if isinstance(found, Tag):
             tracker.pending = lambda y: tracker.set(y, found.having(Padding.FINITE))
         return None
-    if found is FRESH:
-        axes = _position_axes(module, x)
-        found = found if axes is None or tracker.is_shared(x) else tracker.positions(x, axes, module) or MADE
+    if isinstance(found, Fresh):
+        found = _read_input(tracker, module, x)
     by_row = isinstance(module, (LayerNorm, RMSNorm))  # each position by itself, whether it is valid or not
     if isinstance(found, Lost) and not by_row:
         raise tracker.lost_error(x, found, module)
@@ -81,10 +114,28 @@ def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[
         tracker.pending = lambda y: tracker.set(y, state)
         return None
     tag = found
+    if tag.has_open:
+        if not by_row:
+            raise tracker.open_error(x, module)
+        tracker.pending = lambda y: tracker.set(y, tag)
+        return None
     tracker.notes.given[module] = None
     keeps = module.padding == "keep"
     tracker.pending = lambda y: tracker.set(y, tag if keeps or not tag.is_ragged else tag.having(Padding.ZERO))
     return (x, *_ragged_arguments(tracker, module, x, tag)) if tag.is_ragged else None
+
+
+def _read_input(tracker: Tracker, module: Any, x: Tensor) -> Any:
+    """The state of an input of the model whose first layer is a norm."""
+    if tracker.is_shared(x):
+        return MADE
+    if isinstance(module, (LayerNorm, RMSNorm)):
+        return tracker.read_rows(x, x.dim() - len(module.normalized_shape), module)
+    axes = _position_axes(module, x)
+    if axes is None:
+        return tracker.read_rows(x, 1, module) if isinstance(module, BATCH_SECOND) else tracker.look(x)
+    tracker.positions(x, sorted(axes), module)
+    return tracker.look(x)
 
 
 def _position_axes(module: Any, x: Tensor) -> set[int] | None:
@@ -130,7 +181,7 @@ def _before_declared(tracker: Tracker, module: nn.Module, args: tuple[Any, ...])
     if not isinstance(x, Tensor):
         return None
     found = tracker.look(x)
-    if found is FRESH:
+    if isinstance(found, Fresh):
         raise ValueError(
             f"padded: {tracker.place(module)} is the first layer that reads the model's input {tuple(x.shape)}, and "
             "has a rule of its own, so which axis has the positions is not known. Say it: padded(..., along=...)."

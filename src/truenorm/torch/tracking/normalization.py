@@ -14,9 +14,10 @@ from torch.nn import functional
 
 from truenorm.torch import functional as ragged
 from truenorm.torch.tracking.convolution import without_positions
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import rule
 from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+from truenorm.torch.tracking.tracker import Tracker
 
 BATCH = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 INSTANCE = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
@@ -36,7 +37,7 @@ KINDS: dict[Any, tuple[Any, tuple[str, ...]]] = {
 TORCH_LAYERS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, nn.GroupNorm)
 
 
-@rule(*KINDS)
+@rule(*KINDS, reads_inputs=True)
 def norm(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     function, names = KINDS[func]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -45,6 +46,12 @@ def norm(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     tag = _positions(tracker, func, x, x.dim() - len(given["normalized_shape"]) if by_row else None)
     if tag is None:
         return without_positions(tracker, x, func(*args, **kwargs))
+    if tag.has_open:
+        if not by_row:
+            raise tracker.open_error(x, func)
+        result = func(*args, **kwargs)
+        tracker.set(result, tag)
+        return result
     averages = not by_row and bool(given.get("training", given.get("use_input_stats", True)))
     if isinstance(tracker.module, TORCH_LAYERS) or (by_row and isinstance(tracker.module, (nn.LayerNorm, nn.RMSNorm))):
         if averages:
@@ -71,10 +78,9 @@ def norm(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _positions(tracker: Tracker, func: Any, x: Tensor, first: int | None) -> Tag | None:
     """The tag; positions of an input are between batch and channels, or behind both. None if there are none."""
-    found = tracker.look(x)
-    if found is FRESH:
-        axes = set(range(2, x.dim()) if first is None else range(1, first))
-        found = (tracker.positions(x, axes, func) or MADE) if axes and not tracker.is_shared(x) else MADE
+    if first is None and x.dim() > 2 and isinstance(tracker.look(x), Fresh) and not tracker.is_shared(x):
+        tracker.positions(x, range(2, x.dim()), func)
+    found = tracker.read_rows(x, 1 if first is None else first, func)
     if isinstance(found, Lost) and first is None:
         raise tracker.lost_error(x, found, func)
     if not isinstance(found, Tag) or not found.is_ragged:

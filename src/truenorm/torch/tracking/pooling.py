@@ -53,6 +53,7 @@ def _lengths_after(tag: Tag, result: Tensor, given: dict[str, Any], count: int, 
 @rule(
     *named("max_pool1d max_pool2d max_pool3d"),
     *named("max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices"),
+    reads_inputs=True,
 )
 def max_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(MAX_NAMES, args, strict=False)), **kwargs}
@@ -67,7 +68,7 @@ def max_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return result
 
 
-@rule(torch.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)
+@rule(torch.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d, reads_inputs=True)
 def mean_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(MEAN_NAMES, args, strict=False)), **kwargs}
     x, count = given.pop("input"), dimensions(func)
@@ -83,7 +84,7 @@ def mean_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return result
 
 
-@rule(functional.lp_pool1d, functional.lp_pool2d, functional.lp_pool3d)
+@rule(functional.lp_pool1d, functional.lp_pool2d, functional.lp_pool3d, reads_inputs=True)
 def norm_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(NORM_NAMES, args, strict=False)), **kwargs}
     x, count = given.pop("input"), dimensions(func)
@@ -104,6 +105,7 @@ def norm_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     torch.adaptive_avg_pool1d,
     *named("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"),
     *named("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"),
+    reads_inputs=True,
 )
 def adaptive_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("input", "output_size", "return_indices"), args, strict=False)), **kwargs}
@@ -123,9 +125,10 @@ def _mean_of_all(tracker: Tracker, x: Tensor, tag: Tag) -> Tensor:
     """The mean over all position axes; 0 without any position."""
     counts = [math.prod(found[row] for found in tag.lengths.values()) for row in range(len(x))]
     plain = math.prod(size for axis, size in enumerate(x.shape) if axis > 1 and axis not in tag.lengths)
-    divisors = torch.tensor([max(1, one) * plain for one in counts], device=x.device, dtype=x.dtype)
-    total = tracker.fill(x, tag).sum(tuple(range(2, x.dim())), keepdim=True)
-    result = total / divisors.reshape(-1, *[1] * (x.dim() - 1))
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    divisors = torch.tensor([max(1, one) * plain for one in counts], device=x.device, dtype=wide)
+    total = tracker.fill(x, tag).sum(tuple(range(2, x.dim())), keepdim=True, dtype=wide)
+    result = (total / divisors.reshape(-1, *[1] * (x.dim() - 1))).to(x.dtype)
     tracker.set(result, tag.with_lengths({}, result.shape, Padding.FINITE))
     return result
 
@@ -137,14 +140,17 @@ INTERPOLATE_NAMES = (
 )  # fmt: skip
 
 
-@rule(*named("interpolate upsample upsample_nearest upsample_bilinear"))
+@rule(*named("interpolate upsample upsample_nearest upsample_bilinear"), reads_inputs=True)
 def interpolate(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(INTERPOLATE_NAMES, args, strict=False)), **kwargs}
     x: Tensor = given.pop("input")
     count = x.dim() - 2
     tag = positions_of(tracker, func, x, count)
     if tag is None:
-        return without_positions(tracker, x, func(x, **given))
+        result = without_positions(tracker, x, func(x, **given))
+        if (made := tracker.tag(result)) is not None and given.get("scale_factor") is None:
+            tracker.set(result, tracker.reopen(made, [2, 2, *[1] * count]))
+        return result
     scale = given.get("scale_factor")
     mode = given.get("mode", "bilinear" if func is functional.upsample_bilinear else "nearest")
     if scale is None:

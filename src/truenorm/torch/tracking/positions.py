@@ -1,20 +1,30 @@
-"""Rules for functions that choose, add or reorder positions: slices, `pad`, `cat`, `split`, `cumsum`, `flip`.
-
-A slice that begins at a position >= 0 takes the same positions of a sequence alone, and its new length is that of
-Python's `range`. One that begins at the end, such as x[:, -1], means the last valid position: it is taken alone.
-"""
+"""Rules for functions that add, join or reorder positions: `pad`, `cat`, `split`, `cumsum`, `flip`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, cat_positions
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Role, Tag
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker, tensors_in
+from truenorm.torch.tracking.tag import (
+    BATCH,
+    OPEN,
+    Axis,
+    Factor,
+    Gaps,
+    Lost,
+    Padding,
+    Role,
+    Tag,
+    merge_roles,
+    take_rows,
+)
+from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 Arguments = tuple[Any, ...]
 
@@ -28,140 +38,10 @@ def has_role(axis: Axis) -> bool:
     return any(factor.role is not None for factor in axis)
 
 
-def take_rows(axes: tuple[Axis, ...], rows: range) -> tuple[Axis, ...]:
-    """The axes when only these sequences are left."""
-
-    def take(factor: Factor) -> Factor:
-        if factor.role is BATCH:
-            return Factor(len(rows), BATCH)
-        if isinstance(factor.role, tuple):
-            return Factor(factor.size, tuple(factor.role[row] for row in rows))
-        if isinstance(factor.role, Gaps):
-            return Factor(factor.size, Gaps(factor.role.valid[list(rows)]))
-        return factor
-
-    return tuple(tuple(map(take, axis)) for axis in axes)
-
-
-# ---- indices ----
-
-
-@rule(Tensor.__getitem__)
-def getitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    x, index = args
-    found = tracker.look(x)
-    if not isinstance(found, Tag):
-        result = func(x, index)
-        plain = all(isinstance(one, (int, slice, type(None), type(...))) for one in _as_tuple(index))
-        tracker.states[result] = found if plain or found is not FRESH else MADE
-        return result
-    full = _full_index(index, x.dim())
-    if full is None:
-        result = func(x, index)
-        if not found.is_ragged:
-            tracker.states[result] = MADE
-            return result
-        return tracker.lose(result, func, "an index that is not made of numbers and slices")
-    axes: list[Axis] = []
-    before = found.axes
-    axis = 0
-    for one in full:
-        if one is None:
-            axes.append((Factor(1),))
-            continue
-        current, size = before[axis], x.shape[axis]
-        role = role_of(current)
-        if one == slice(None):
-            axes.append(current)
-        elif not has_role(current):
-            if isinstance(one, slice):
-                axes.append((Factor(len(range(*one.indices(size)))),))
-        elif isinstance(one, slice) and role is BATCH and not found.is_merged:
-            rows = range(*one.indices(size))
-            before = take_rows(before, rows)
-            axes = list(take_rows(tuple(axes), rows))
-            axes.append(before[axis])
-        elif isinstance(role, tuple) and isinstance(one, slice) and (one.start is None or one.start >= 0):
-            positions = range(*one.indices(size))
-            axes.append((Factor(len(positions), tuple(len(range(*one.indices(n))) for n in role)),))
-        elif isinstance(role, tuple) and not isinstance(one, slice) and 0 <= one < min(role, default=0):
-            pass  # a position that all sequences have
-        elif isinstance(role, tuple) and (isinstance(one, slice) or one < 0) and found.batch is not None:
-            return _from_the_end(tracker, func, x, found, full)
-        else:
-            why = "a sequence out of the batch" if role is BATCH else "positions that some sequences do not have"
-            return tracker.lose(func(x, index), func, why)
-        axis += 1
-    result = func(x, index)
-    tracker.states[result] = Tag(tuple(axes), found.padding)
-    return result
-
-
-def _as_tuple(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else (index,)
-
-
-def _full_index(index: Any, ndim: int) -> list[Any] | None:
-    """One number or slice for each axis, and None for each new one; None if there is anything else."""
-    given = [int(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in _as_tuple(index)]
-    if not all(one is None or one is ... or isinstance(one, slice) or type(one) is int for one in given):
-        return None
-    for one in given:
-        if isinstance(one, slice) and not all(
-            part is None or isinstance(part, int) for part in (one.start, one.stop, one.step)
-        ):
-            return None
-    missing = [slice(None)] * (ndim - sum(one is not None and one is not ... for one in given))
-    place = given.index(...) if ... in given else len(given)
-    return [*given[:place], *missing, *given[place + 1 :]]
-
-
-def _from_the_end(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[Any]) -> Any:
-    """An index counted from the end of the positions: first the other axes, then these."""
-    others = tuple(slice(None) if axis in tag.lengths else one for axis, one in enumerate(full))
-    if None in full or not all(isinstance(one, slice) for one in others):
-        return tracker.lose(func(x, tuple(full)), func, "positions from the end, together with other axes")
-    if any(one != slice(None) for one in others):
-        x = getitem(tracker, func, (x, others), {})
-        tag = tracker.tag(x) or tag
-    index = tuple(one if axis in tag.lengths else slice(None) for axis, one in enumerate(full))
-    return alone(tracker, func, x, tag, lambda one: func(one, index))
-
-
-@rule(*named("narrow"))
-def narrow(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    given = {**dict(zip(("input", "dim", "start", "length"), args, strict=False)), **kwargs}
-    axis, start = given["dim"] % given["input"].dim(), int(given["start"])
-    start += given["input"].shape[axis] if start < 0 else 0
-    index = (*[slice(None)] * axis, slice(start, start + int(given["length"])))
-    return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
-
-
-@rule(*named("select"))
-def select(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
-    index = (*[slice(None)] * (given["dim"] % given["input"].dim()), int(given["index"]))
-    return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
-
-
-@rule(Tensor.__setitem__)
-def setitem(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """The positions stay what they are. If they get values of a ragged tensor, which of them is not known."""
-    x, _, value = args
-    found = tracker.look(x)
-    func(*args, **kwargs)
-    if isinstance(found, Tag):
-        tracker.states[x] = found.having(Padding.ANY)
-        if isinstance(value, Tensor) and isinstance(tracker.look(value), Lost):
-            tracker.notes.lost("__setitem__", tracker.module, "values whose positions are not known")
-    elif isinstance(value, Tensor) and (tag := tracker.tag(value)) is not None and tag.is_ragged:
-        tracker.lose(x, func, "a part of a tensor gets values of a ragged one")
-
-
 # ---- parts ----
 
 
-@rule(*named("chunk split tensor_split unbind split_with_sizes unsafe_chunk unsafe_split hsplit vsplit"))
+@rule(*named("chunk split tensor_split unbind split_with_sizes unsafe_chunk unsafe_split hsplit vsplit dsplit"))
 def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     x = args[0]
     found = tracker.look(x)
@@ -172,6 +52,8 @@ def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
     unbind = func in UNBIND
     place = 1 if unbind else 2
     axis = (args[place] if len(args) > place else kwargs.get("dim", 0)) % x.dim()
+    if func.__name__ in SPLIT_ALONG:
+        axis = SPLIT_ALONG[func.__name__] if x.dim() > 1 else 0
     if has_role(found.axes[axis]):
         batch = role_of(found.axes[axis]) is BATCH
         if not batch or unbind or found.is_merged:
@@ -189,17 +71,21 @@ def split(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
 
 
 UNBIND = set(named("unbind"))
+SPLIT_ALONG = {"hsplit": 1, "vsplit": 0, "dsplit": 2}
 
 
-@rule(*named("cat concat concatenate"))
+@rule(*named("cat concat concatenate"), reads_inputs=True)
 def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    tensors = [one for one in tensors_in(args[0] if args else kwargs["tensors"]) if one.shape != (0,)]
+    tensors = [one for one in tensors_in(args[0]) if one.shape != (0,)]
     states = [tracker.look(one) for one in tensors]
     tags = [one for one in states if isinstance(one, Tag)]
+    ndim = tensors[0].dim() if tensors else 1
+    axis = (args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))) % ndim
+    inputs = [one for one in states if isinstance(one, Fresh)]
+    if inputs and (not any(tag.is_ragged for tag in tags) or any(has_role(tag.axes[axis]) for tag in tags)):
+        return tracker.refuse(func, args, kwargs, next((one for one in inputs if one.source.has_values), inputs[0]))
     if not tags:
         return _unfollowed(tracker, func(*args, **kwargs), states)
-    ndim = tensors[0].dim()
-    axis = (args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))) % ndim
     if any(isinstance(role_of(tag.axes[axis]), tuple) for tag in tags):
         others = [tag for tag in tags if tag is not states[-1]]
         if any(has_role(tag.axes[axis]) for tag in others) or not isinstance(states[-1], Tag):
@@ -207,14 +93,18 @@ def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     result = func(*args, **kwargs)
     if any(isinstance(one, Lost) for one in states):
         return tracker.lose(result, func, "one of them was lost before")
+    if any(factor.role is OPEN for tag in tags for factor in tag.axes[axis]):
+        return tracker.lose(result, func, "along an axis that may be positions")
     roles = {role_of(tag.axes[axis]) is BATCH for tag in tags}
     if True in roles:
         return _cat_batch(tracker, func, result, states, axis)
     merged = [list(tag.axes) for tag in tags]
     last = merged[-1][axis]
     new = _common(merged, axis)
-    if new is None or any(len(tag.axes[axis]) > 1 and has_role(tag.axes[axis]) for tag in tags):
+    if new is None:
         return tracker.lose(result, func, "arguments with different lengths")
+    if any(has_role(tag.axes[axis]) and not isinstance(role_of(tag.axes[axis]), tuple) for tag in tags):
+        return _cat_masks(tracker, func, result, tensors, new, axis)
     role = role_of(last) if states and isinstance(states[-1], Tag) else None
     before = sum(one.shape[axis] for one in tensors[:-1])
     lengths = tuple(before + n for n in role) if isinstance(role, tuple) else None
@@ -224,16 +114,33 @@ def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     return result
 
 
+def _cat_masks(
+    tracker: Tracker, func: Any, result: Tensor, tensors: list[Tensor], new: list[Axis], axis: int
+) -> Tensor:
+    """Positions that have gaps, or those of images in one axis: their mask has gaps too."""
+    batch = next((i for i, one in enumerate(new) if role_of(one) is BATCH), None)
+    tags = [tracker.tag(one) for one in tensors]
+    if batch is None or any(tag is not None and tag.batch != batch for tag in tags):
+        lost: Tensor = tracker.lose(result, func, "the sequences share an axis with something else")
+        return lost
+    valid = [torch.ones(result.shape[batch], one.shape[axis], dtype=torch.bool, device=one.device) for one in tensors]
+    for i, tag in enumerate(tags):
+        if tag is not None and has_role(tag.axes[axis]):
+            valid[i] = ~tracker.mask(Tag((tag.axes[batch], tag.axes[axis])), tensors[i].device)
+    new[axis] = (Factor(result.shape[axis], Gaps(torch.cat(valid, 1))),)
+    tracker.states[result] = Tag(tuple(new))
+    return result
+
+
 def _common(merged: list[list[Axis]], skipped: int | None) -> list[Axis] | None:
     """The axes that all have, but for one; None if they differ. An axis without a role takes that of another."""
     new = list(merged[0])
     for axes in merged[1:]:
         for i, axis in enumerate(axes):
-            if i == skipped or new[i] == axis or not has_role(axis):
-                continue
-            if has_role(new[i]):
+            joined = new[i] if i == skipped else merge_roles(new[i], axis)
+            if joined is None:
                 return None
-            new[i] = axis
+            new[i] = joined
     return new
 
 
@@ -250,7 +157,7 @@ def _cat_batch(tracker: Tracker, func: Any, result: Tensor, states: list[Any], a
 
 @rule(*named("stack"))
 def stack(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    tensors = list(tensors_in(args[0] if args else kwargs["tensors"]))
+    tensors = list(tensors_in(args[0]))
     states = [tracker.look(one) for one in tensors]
     tags = [one for one in states if isinstance(one, Tag)]
     result = func(*args, **kwargs)
@@ -268,7 +175,7 @@ def stack(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
 
 def _unfollowed(tracker: Tracker, result: Tensor, states: list[Any]) -> Tensor:
     lost = next((one for one in states if isinstance(one, Lost)), None)
-    tracker.set(result, lost or (FRESH if FRESH in states else MADE))
+    tracker.set(result, lost or MADE)
     return result
 
 
@@ -311,11 +218,13 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     return result
 
 
-@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp"))
+@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp"), reads_inputs=True)
 def cumulate(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Each position depends on those before it, which are valid."""
     x = args[0]
     found = tracker.look(x)
+    if isinstance(found, Fresh) and any(isinstance(one, Gaps) for one in tracker.extents):
+        return tracker.refuse(func, args, kwargs, found)
     if isinstance(found, Tag) and found.is_ragged:
         axis = (args[1] if len(args) > 1 else kwargs["dim"]) % x.dim()
         if has_role(found.axes[axis]) and axis not in found.lengths:
@@ -368,19 +277,5 @@ def unfold(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any])
         lengths = tuple(max(0, (n - size) // step + 1) for n in role) if isinstance(role, tuple) else None
         window = ((Factor(result.shape[axis], lengths),), *found.axes[axis + 1 :], (Factor(size),))
         found = Tag((*found.axes[:axis], *window), found.padding)
-    tracker.states[result] = found
-    return result
-
-
-@rule(*named("index_select"))
-def index_select(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
-    x, axis = given["input"], given["dim"] % given["input"].dim()
-    found = tracker.look(x)
-    result = func(*args, **kwargs)
-    if isinstance(found, Tag):
-        if has_role(found.axes[axis]):
-            return tracker.lose(result, func, "parts of the batch, or of positions") if found.is_ragged else result
-        found = found.with_axis(axis, result.shape[axis])
     tracker.states[result] = found
     return result

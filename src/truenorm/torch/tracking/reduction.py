@@ -16,13 +16,14 @@ from torch import Tensor
 
 from truenorm.torch.tracking.elementwise import elementwise
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Gaps, Lost, Padding, Tag
-from truenorm.torch.tracking.tracker import FRESH, MADE, Tracker
+from truenorm.torch.tracking.tag import BATCH, OPEN, Axis, Factor, Gaps, Lost, Padding, Tag
+from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 LOWEST, HIGHEST = -math.inf, math.inf
+LOW = (torch.float16, torch.bfloat16)
 # What each function ignores.
 NEUTRAL: dict[str, float] = {
     "sum": 0.0, "nansum": 0.0, "prod": 1.0, "max": LOWEST, "amax": LOWEST, "argmax": LOWEST, "logsumexp": LOWEST,
@@ -41,14 +42,15 @@ FUNCTIONS = [*named(" ".join(NEUTRAL)), torch.linalg.vector_norm]
 @rule(*FUNCTIONS)
 def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     name = func.__name__.removeprefix("linalg_")
-    x: Tensor = args[0] if args else kwargs["input"] if "input" in kwargs else kwargs["x"]
+    x: Tensor = args[0]
     if (len(args) > 1 and isinstance(args[1], Tensor)) or isinstance(kwargs.get("other"), Tensor):
         return elementwise_of_two(tracker, func, args, kwargs)
     found = tracker.look(x)
     if not isinstance(found, Tag):
         result = func(*args, **kwargs)
-        return _without_tag(tracker, func, x, found, result)
-    rest, options = _options(name, args[1:], {key: one for key, one in kwargs.items() if key not in ("input", "x")})
+        tracker.set(result, found if isinstance(found, Lost) else MADE)
+        return result
+    rest, options = _options(name, args[1:], kwargs)
     dims = _axes(options.get("dim"), x.dim())
     keepdim = bool(options.get("keepdim", False))
     if not found.is_ragged or not any(_has_role(found.axes[dim]) for dim in dims):
@@ -56,7 +58,7 @@ def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
         zero = found.padding is not Padding.ZERO or name in KEEP_ZERO
         tracker.set(result, _reduced(found, dims, keepdim, found.padding if zero else Padding.FINITE))
         return result
-    why = _refusal(found, dims)
+    why = "a norm of matrices" if name == "norm" and rest == ("nuc",) else _refusal(found, dims)
     if why is not None:
         return tracker.lose(func(*args, **kwargs), func, why)
     result = _masked(tracker, name, func, x, found, dims, rest, options)
@@ -68,14 +70,6 @@ def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
 def elementwise_of_two(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch.max(x, y) and torch.min(x, y)."""
     return elementwise(tracker, torch.maximum if func.__name__ == "max" else torch.minimum, args, kwargs)
-
-
-def _without_tag(tracker: Tracker, func: Any, x: Tensor, found: Any, result: Any) -> Any:
-    """An input of the model whose positions are not known yet: a sum over them would be wrong without a trace."""
-    if found is FRESH and x.is_floating_point() and x.dim() > 1:
-        return tracker.lose(result, func, "of an input whose positions are not known: pass along= to padded")
-    tracker.set(result, found if isinstance(found, Lost) else MADE)
-    return result
 
 
 # ---- arguments ----
@@ -115,13 +109,15 @@ def _has_role(axis: Axis) -> bool:
 def _refusal(tag: Tag, dims: Sequence[int]) -> str | None:
     """Why the reduction has no result with known positions."""
     factors = [factor for i, axis in enumerate(tag.axes) if i not in dims for factor in axis]
-    merged = [axis for axis in tag.axes if len(axis) > 1 and _has_role(axis)]
+    merged = any(len(axis) > 1 and any(factor.role is BATCH for factor in axis) for axis in tag.axes)
+    if any(factor.role is OPEN for dim in dims for factor in tag.axes[dim]):
+        return "an axis that may be positions"
     over_batch = any(factor.role is BATCH for dim in dims for factor in tag.axes[dim])
     left = any(factor.role is not None and factor.role is not BATCH for factor in factors)
     if over_batch and left:
         return "it mixes sequences at each position"
     if merged and len(dims) < len(tag.axes):
-        return "positions share an axis with something else"
+        return "the sequences share an axis with something else"
     return None
 
 
@@ -138,18 +134,33 @@ def _masked(
     tracker: Tracker, name: str, func: Any, x: Tensor, tag: Tag, dims: tuple[int, ...], rest: Args, options: Kwargs
 ) -> Any:
     """The reduction over valid values."""
-    filled = tracker.fill(x, tag, _neutral(name, x.dtype))
+    filled = tracker.fill(x, tag, _neutral(name, x.dtype, rest))
     if name in ("mean", "var", "std"):
         return _moments(tracker, name, x, filled, tag, dims, options)
     options = {**options, "dim": dims[0] if len(dims) == 1 else dims}
     if len(dims) == x.dim() and name in ONE_AXIS:
         del options["dim"]
         options.pop("keepdim", None)
-    return func(filled, *rest, **options)
+    result = func(filled, *rest, **options)
+    if not _may_be_empty(tag, dims) or _neutral(name, x.dtype, rest) in (0.0, 1.0):
+        return result
+    # Without any value: 0, and no gradient. The -inf of an empty maximum would become NaN in a layer behind it.
+    empty = _count(tracker, tag, dims, x.device) == 0
+    empty = empty if options.get("keepdim") else empty.squeeze(dims)
+    if isinstance(result, Tensor):
+        return result.masked_fill(empty, 0)
+    return type(result)((result[0].masked_fill(empty, 0), result[1]))
 
 
-def _neutral(name: str, dtype: torch.dtype) -> float:
+def _may_be_empty(tag: Tag, dims: tuple[int, ...]) -> bool:
+    roles = [factor.role for dim in dims for factor in tag.axes[dim]]
+    return any(isinstance(role, Gaps) or (isinstance(role, tuple) and 0 in role) for role in roles)
+
+
+def _neutral(name: str, dtype: torch.dtype, rest: Args) -> float:
     value = NEUTRAL[name]
+    if name in ("norm", "vector_norm") and isinstance(rest[0], (int, float)) and rest[0] < 0:
+        value = HIGHEST  # the smallest absolute value, or a mean of reciprocals
     if math.isinf(value) and not dtype.is_floating_point:
         limits = torch.iinfo(dtype) if dtype != torch.bool else None
         return float(value > 0) if limits is None else limits.min if value < 0 else limits.max
@@ -161,17 +172,20 @@ def _moments(
 ) -> Tensor:
     """Mean, variance or deviation: divided by the number of valid values."""
     keepdim = bool(options.get("keepdim", False))
-    dtype = options.get("dtype")
+    dtype = options.get("dtype") or x.dtype
+    wide = torch.float32 if dtype in LOW else dtype  # as torch: a sum may be larger than the largest float16
     count = _count(tracker, tag, dims, x.device)
-    mean = filled.sum(dims, keepdim=True, dtype=dtype) / count.clamp(min=1)
+    moment = filled.sum(dims, keepdim=True, dtype=wide) / count.clamp(min=1)
     if name != "mean":
         correction = options.get("correction", 1)
-        deviation = tracker.fill(x - mean, tag.having(Padding.ANY))
-        mean = deviation.square().sum(dims, keepdim=True) / (count - (1 if correction is None else correction)).clamp(
-            min=0
-        )
-        mean = mean.sqrt() if name == "std" else mean
-    return mean if keepdim else mean.squeeze(dims)
+        deviation = tracker.fill(x - moment, tag.having(Padding.ANY))
+        degrees = (count - (1 if correction is None else correction)).clamp(min=0)
+        moment = deviation.square().sum(dims, keepdim=True) / degrees
+        if _may_be_empty(tag, dims):
+            moment = moment.masked_fill(count == 0, 0)
+        if name == "std":  # its gradient is 0 where it is 0, as torch's is
+            moment = moment.masked_fill(moment == 0, 1).sqrt().masked_fill(moment == 0, 0)
+    return (moment if keepdim else moment.squeeze(dims)).to(dtype)
 
 
 def _count(tracker: Tracker, tag: Tag, dims: tuple[int, ...], device: torch.device) -> Tensor:

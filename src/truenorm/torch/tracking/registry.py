@@ -12,6 +12,9 @@ A rule is called instead of the function. It calls the function itself, so that 
 
 `func` is the function as torch passes it on: `torch.add`, `Tensor.add` and `Tensor.add_` are three. Functions without a
 rule lose track: the result of one that reads a ragged tensor is `Lost`.
+
+A rule is not called with inputs whose positions are not known (`inputs.py`): they are refused. `reads_inputs=True` is
+for rules that handle them, because they tell where the positions are or because they need not know.
 """
 
 from __future__ import annotations
@@ -28,16 +31,19 @@ if TYPE_CHECKING:
 
 Rule = Callable[["Tracker", Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[Any, Rule] = {}
+READS_INPUTS: set[Any] = set()
 LengthsRule = Callable[[Any, Tensor], Tensor]
 MODULE_RULES: dict[type[nn.Module], LengthsRule] = {}
 
 
-def rule(*functions: Any) -> Callable[[Rule], Rule]:
+def rule(*functions: Any, reads_inputs: bool = False) -> Callable[[Rule], Rule]:
     """Register a rule for these functions of torch."""
 
     def register(made: Rule) -> Rule:
         for function in functions:
             RULES[function] = made
+            if reads_inputs:
+                READS_INPUTS.add(function)
         return made
 
     return register

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import attribute, named, rule
 from truenorm.torch.tracking.tag import Axis, Factor, Tag, regroup
 from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
@@ -22,8 +24,8 @@ def moved(
     """The result, with its axes in the order that `order(ndim)` gives."""
     found = tracker.look(args[0])
     result = func(*args, **kwargs)
-    if isinstance(found, Tag):
-        found = Tag(tuple(found.axes[axis] for axis in order(len(found.axes))), found.padding)
+    if isinstance(found, (Tag, Fresh)):
+        found = found.with_axes([found.axes[axis] for axis in order(len(found.axes))])
     tracker.states[result] = found
     return result
 
@@ -34,30 +36,30 @@ def _swapped(ndim: int, first: int, second: int) -> list[int]:
     return order
 
 
-@rule(*named("transpose swapaxes swapdims transpose_"))
+@rule(*named("transpose swapaxes swapdims transpose_"), reads_inputs=True)
 def transpose(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first: Any = args[1] if len(args) > 1 else kwargs.get("dim0", kwargs.get("axis0"))
     second: Any = args[2] if len(args) > 2 else kwargs.get("dim1", kwargs.get("axis1"))
     return moved(tracker, func, args, kwargs, lambda ndim: _swapped(ndim, first, second))
 
 
-@rule(attribute("mT"), attribute("mH"))
+@rule(attribute("mT"), attribute("mH"), reads_inputs=True)
 def matrix_transpose(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return moved(tracker, func, args, kwargs, lambda ndim: _swapped(ndim, -2, -1))
 
 
-@rule(attribute("T"), attribute("H"), *named("t"))
+@rule(attribute("T"), attribute("H"), *named("t"), reads_inputs=True)
 def reverse(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return moved(tracker, func, args, kwargs, lambda ndim: range(ndim)[::-1])
 
 
-@rule(*named("permute"))
+@rule(*named("permute"), reads_inputs=True)
 def permute(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     order = numbers(args[1:] or (kwargs["dims"],))
     return moved(tracker, func, args, kwargs, lambda ndim: [axis % ndim for axis in order])
 
 
-@rule(*named("movedim moveaxis"))
+@rule(*named("movedim moveaxis"), reads_inputs=True)
 def movedim(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source = numbers((args[1] if len(args) > 1 else kwargs["source"],))
     destination = numbers((args[2] if len(args) > 2 else kwargs["destination"],))
@@ -79,12 +81,15 @@ def numbers(given: Sequence[Any]) -> list[int]:
 # ---- views ----
 
 
-@rule(*named("view reshape view_as reshape_as flatten unflatten ravel squeeze squeeze_"))
+@rule(*named("view reshape view_as reshape_as flatten unflatten ravel squeeze squeeze_"), reads_inputs=True)
 def view(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The elements in the same order: the batch and the positions survive if no axis cuts through them."""
     found = tracker.look(args[0])
     result = func(*args, **kwargs)
-    if isinstance(found, Tag):
+    if isinstance(found, Fresh):
+        axes = regroup(found.axes, result.shape)
+        tracker.states[result] = tracker.unknown(func, found) if axes is None else found.with_axes(axes)
+    elif isinstance(found, Tag):
         axes = regroup(found.axes, result.shape)
         if axes is None and found.is_ragged:
             return tracker.lose(result, func, f"from {tuple(args[0].shape)} to {tuple(result.shape)}")
@@ -94,43 +99,72 @@ def view(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return result
 
 
-@rule(*named("unsqueeze unsqueeze_"))
+@rule(*named("unsqueeze unsqueeze_"), reads_inputs=True)
 def unsqueeze(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     found = tracker.look(args[0])
     result = func(*args, **kwargs)
-    if isinstance(found, Tag):
+    if isinstance(found, (Tag, Fresh)):
         axis = (args[1] if len(args) > 1 else kwargs["dim"]) % result.dim()
-        found = Tag((*found.axes[:axis], (Factor(1),), *found.axes[axis:]), found.padding)
+        found = found.with_axes((*found.axes[:axis], (Factor(1),), *found.axes[axis:]))
     tracker.states[result] = found
     return result
 
 
-@rule(*named("expand expand_as broadcast_to repeat tile"))
+@rule(*named("expand expand_as broadcast_to repeat tile"), reads_inputs=True)
 def expand(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Copies along axes that are neither the batch nor positions."""
     x = args[0]
     found = tracker.look(x)
     result = func(*args, **kwargs)
-    if isinstance(found, Tag):
+    if isinstance(found, (Tag, Fresh)):
         new: list[Axis] = [(Factor(size),) for size in result.shape]
         for axis in range(-x.dim(), 0):
             if x.shape[axis] == result.shape[axis]:
                 new[axis] = found.axes[axis]
             elif any(factor.role is not None for factor in found.axes[axis]):
+                if isinstance(found, Fresh):
+                    tracker.states[result] = tracker.unknown(func, found)
+                    return result
                 return tracker.lose(result, func, "copies of the batch, or of positions") if found.is_ragged else result
-        found = Tag(tuple(new), found.padding)
+        found = found.with_axes(new)
+        if isinstance(found, Tag):
+            found = _as_other(tracker, args, kwargs, found) or tracker.reopen(found, x.shape)
     tracker.states[result] = found
     return result
 
 
-@rule(*named("broadcast_tensors"))
+def _as_other(tracker: Tracker, args: tuple[Any, ...], kwargs: dict[str, Any], tag: Tag) -> Tag | None:
+    """Copies for each position of another tensor, in x.expand_as(other)."""
+    other = tracker.tag(args[1] if len(args) > 1 else kwargs.get("other"))
+    if other is None or tag.is_ragged or tag.batch != other.batch or len(tag.axes) != len(other.axes):
+        return None
+    return other.having(tag.padding)
+
+
+@rule(torch.view_as_real, torch.view_as_complex, reads_inputs=True)
+def view_as_pairs(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Real and imaginary parts as a last axis, and back."""
+    found = tracker.look(args[0])
+    result = func(*args, **kwargs)
+    if isinstance(found, (Tag, Fresh)):
+        if func is torch.view_as_complex and any(factor.role is not None for factor in found.axes[-1]):
+            if isinstance(found, Tag):
+                return tracker.lose(result, func, "pairs of positions")
+            tracker.states[result] = tracker.unknown(func, found)
+            return result
+        found = found.with_axes((*found.axes, (Factor(2),)) if func is torch.view_as_real else found.axes[:-1])
+    tracker.states[result] = found
+    return result
+
+
+@rule(*named("broadcast_tensors"), reads_inputs=True)
 def broadcast_tensors(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensors = list(tensors_in(args))
     shape = func(*args, **kwargs)[0].shape
     return tuple(expand(tracker, Tensor.expand, (one, shape), {}) for one in tensors)
 
 
-@rule(*named("new_zeros new_ones new_full new_empty new_tensor"), attribute("grad"))
+@rule(*named("new_zeros new_ones new_full new_empty new_tensor"), attribute("grad"), reads_inputs=True)
 def make_new(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A tensor that only has the dtype and the device of another."""
     result = func(*args, **kwargs)

@@ -6,6 +6,9 @@ factors. A factor is one of
     batch     a sequence each; one factor of a tag at most
     ragged    positions, of which the first lengths[i] are valid in sequence i, or those of a mask with gaps (`Gaps`)
     plain     anything else: channels, heads
+    open      as many as there are positions, but made of a tensor that had none left, such as a mean that is repeated.
+              It takes the role of the axis that it is combined with; a function that has to know it refuses it
+    an axis of an input whose roles are not known yet (`FromInput`); only in states of `inputs.py`, never in a tag
 
 and the tag also says what the padding is known to hold, so that it is set to zero once and not before every
 convolution. Lengths are Python integers: they are read once when the context is entered. Afterwards all arithmetic on
@@ -39,10 +42,40 @@ class Batch:
         return "BATCH"
 
 
-BATCH = Batch()
+class Open:
+    """The role of an axis that may be positions."""
+
+    def __repr__(self) -> str:
+        return "OPEN"
+
+
+@dataclass(frozen=True)
+class FromInput:
+    """The role of a factor that is an axis of an input, or a slice of it, while the roles there are not known."""
+
+    axis: int
+    slices: tuple[tuple[int | None, int | None, int | None], ...] = ()
+
+    def sliced(self, part: slice) -> FromInput:
+        return FromInput(self.axis, (*self.slices, (part.start, part.stop, part.step)))
+
+    def of(self, positions: range) -> range:
+        """Which positions are left."""
+        for one in self.slices:
+            positions = positions[slice(*one)]
+        return positions
+
+
+BATCH, OPEN = Batch(), Open()
 Lengths = tuple[int, ...]
+
+
+class Cropped(tuple[int, ...]):
+    """Lengths after x[..., :stop]. If stop is the size of another tensor, they are those of that tensor."""
+
+
 Extent = Lengths | Gaps
-Role = Batch | Lengths | Gaps | None
+Role = Batch | Lengths | Gaps | Open | FromInput | None
 
 
 class Factor(NamedTuple):
@@ -81,7 +114,7 @@ class Tag:
         return {
             i: axis[0].role
             for i, axis in enumerate(self.axes)
-            if len(axis) == 1 and not isinstance(axis[0].role, Batch) and axis[0].role is not None
+            if len(axis) == 1 and isinstance(axis[0].role, (tuple, Gaps))
         }
 
     @cached_property
@@ -92,7 +125,17 @@ class Tag:
     @cached_property
     def is_ragged(self) -> bool:
         """Whether any position may be padding. A tensor without positions, such as a mean over them, has a tag too."""
-        return any(_is_extent(factor.role) for axis in self.axes for factor in axis)
+        return any(_is_extent(factor.role) or factor.role is OPEN for axis in self.axes for factor in axis)
+
+    @cached_property
+    def has_open(self) -> bool:
+        """Whether an axis may be positions, but is not known to be."""
+        return any(factor.role is OPEN for axis in self.axes for factor in axis)
+
+    @cached_property
+    def sizes(self) -> frozenset[int]:
+        """How many positions there are, with padding."""
+        return frozenset(factor.size for axis in self.axes for factor in axis if _is_extent(factor.role))
 
     @cached_property
     def is_merged(self) -> bool:
@@ -121,6 +164,10 @@ class Tag:
         vars(new).update(vars(self), padding=padding)
         return new
 
+    def with_axes(self, axes: Sequence[Axis]) -> Tag:
+        """Other axes with the same padding."""
+        return Tag(tuple(axes), self.padding)
+
     def with_axis(self, axis: int, size: int, role: Role = None) -> Tag:
         """One axis changed to a single factor."""
         axes = list(self.axes)
@@ -138,15 +185,37 @@ class Tag:
 
 @dataclass(frozen=True)
 class Lost:
-    """A tensor that comes from a ragged one by a function that is not followed: its positions are not known."""
+    """A tensor that comes from a ragged one by a function that is not followed: its positions are not known.
+
+    is_mask       whether it was made of integers only, as the masks that models make of masks: not worth a report
+    is_prepared   whether it was made outside of all modules, of an input that no layer has read: a batch may be put
+                  together of it
+    """
 
     where: str
+    is_mask: bool = False
+    is_prepared: bool = False
 
 
 def make_tag(shape: Sequence[int], batch: int, extents: dict[int, Extent], padding: Padding = Padding.ANY) -> Tag:
     """The tag of a tensor of this shape, one factor an axis."""
     roles: dict[int, Role] = {batch: BATCH, **extents}
     return Tag(tuple((Factor(size, roles.get(axis)),) for axis, size in enumerate(shape)), padding)
+
+
+def take_rows(axes: tuple[Axis, ...], rows: Sequence[int]) -> tuple[Axis, ...]:
+    """The axes when only these sequences are left."""
+
+    def take(factor: Factor) -> Factor:
+        if factor.role is BATCH:
+            return Factor(len(rows), BATCH)
+        if isinstance(factor.role, tuple):
+            return Factor(factor.size, tuple(factor.role[row] for row in rows))
+        if isinstance(factor.role, Gaps):
+            return Factor(factor.size, Gaps(factor.role.valid[list(rows)]))
+        return factor
+
+    return tuple(tuple(map(take, axis)) for axis in axes)
 
 
 def _is_extent(role: Role) -> bool:
@@ -180,8 +249,8 @@ def regroup(axes: Iterable[Axis], shape: Sequence[int]) -> tuple[Axis, ...] | No
             if left % first.size == 0:
                 axis.append(first)
                 left //= first.size
-            elif first.role is None and first.size % left == 0:
-                axis.append(Factor(left))
+            elif first.size % left == 0 and (shorter := _divided(first.role, first.size // left)) is not BATCH:
+                axis.append(Factor(left, shorter))
                 factors.insert(0, Factor(first.size // left))
                 left = 1
             else:
@@ -198,15 +267,47 @@ def regroup(axes: Iterable[Axis], shape: Sequence[int]) -> tuple[Axis, ...] | No
     return tuple(new)
 
 
+def _divided(role: Role, count: int) -> Role:
+    """The role of an axis whose neighbours, as many as `count`, become one position; BATCH if it has none."""
+    if isinstance(role, tuple) and all(n % count == 0 for n in role):
+        return tuple(n // count for n in role)
+    return None if role is None else BATCH
+
+
 def _merge_plain(axis: Sequence[Factor]) -> Axis:
-    """Neighbours without a role as one factor."""
+    """Neighbours without a role as one factor. So are positions with several values each: as many more positions."""
     found: list[Factor] = []
     for factor in axis:
-        if found and factor.role is None and found[-1].role is None:
-            found[-1] = Factor(found[-1].size * factor.size)
+        last = found[-1].role if found else BATCH
+        if factor.role is None and (last is None or isinstance(last, tuple)):
+            role = None if last is None else tuple(n * factor.size for n in last)
+            found[-1] = Factor(found[-1].size * factor.size, role)
         elif factor.role is not None or factor.size != 1:
             found.append(factor)
     return tuple(found) or (Factor(1),)
+
+
+def merge_roles(first: Axis, second: Axis) -> Axis | None:
+    """Two axes that are one: an axis without a role takes that of the other, and so does an open one."""
+    for weak in ((None,), (None, OPEN)):
+        if all(factor.role in weak for factor in second):
+            return first
+        if all(factor.role in weak for factor in first):
+            return second
+    return common_axis(first, second)
+
+
+def common_axis(first: Axis, second: Axis) -> Axis | None:
+    """What an axis of two tensors is, if it is the same. One that was cropped to the size of the other is as long."""
+    if first == second:
+        return second
+    if len(first) == len(second) == 1 and first[0].size == second[0].size:
+        for (_, most), (size, role) in ((first[0], second[0]), (second[0], first[0])):
+            if not (isinstance(most, Cropped) and isinstance(role, tuple)):
+                continue
+            if all(n <= limit for n, limit in zip(role, most, strict=True)):
+                return (Factor(size, role),)
+    return None
 
 
 def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | None:
@@ -221,9 +322,10 @@ def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | N
                     continue
                 if math.prod(factor.size for factor in other) != shape[axis]:
                     return None  # one position for all: whether it is valid differs by sequence
-                if any(factor.role is not None for factor in found) and found != other:
+                merged = merge_roles(found, other)
+                if merged is None:
                     return None
-                found = other
+                found = merged
         axes.append(found)
     if sum(factor.role is BATCH for axis in axes for factor in axis) > 1:
         return None

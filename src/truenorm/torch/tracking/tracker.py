@@ -1,43 +1,30 @@
 """The tracker of one `padded` context: what is known of each tensor, and the masks.
 
-A tensor is in one of these states:
-
-    Tag      its valid positions are known
-    Lost     it comes from such a tensor by a function without a rule
-    FRESH    it was there before the context, or comes from such a tensor: an input of the model. Which of its axes are
-             positions follows from the first layer of known kind that reads it: axis 2 for Conv1d, axis 1 for Embedding
-    MADE     it was made inside, from neither: a parameter, a constant, positions of an embedding
-
 Every function of torch passes through the tracker, so a tensor that it has never seen existed before, and is an input
 unless it is a parameter, a buffer or another attribute of a module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from enum import Enum
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from truenorm.torch._compat import version_of
-from truenorm.torch.tracking.registry import RULES
+from truenorm.torch._compat import name_of_autograd_function
+from truenorm.torch.tracking.calls import first_by_position, name_of, tensors_in
+from truenorm.torch.tracking.inputs import Fresh, Input
+from truenorm.torch.tracking.registry import READS_INPUTS, RULES
 from truenorm.torch.tracking.report import Notes
-from truenorm.torch.tracking.tag import Extent, Factor, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
+from truenorm.torch.tracking.states import MADE, State, States
+from truenorm.torch.tracking.tag import OPEN, Extent, Factor, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
 
-
-class Untagged(Enum):
-    """A tensor without a tag that is not lost."""
-
-    FRESH = "an input of the model"
-    MADE = "made inside"
-
+__all__ = ["MADE", "State", "States", "Tracker", "name_of", "tensors_in"]
 
 WITHOUT_TENSORS = {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device}
-FRESH, MADE = Untagged.FRESH, Untagged.MADE
-State = Tag | Lost | Untagged
+SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 class Tracker:
@@ -45,7 +32,10 @@ class Tracker:
 
     def __init__(self, extents: tuple[Extent, ...], batch_size: int, along: tuple[int, ...] | None) -> None:
         self.extents, self.batch_size, self.along = extents, batch_size, along
+        self.longest = min(_longest(extent) for extent in extents)  # no axis with fewer positions has them
+        self.first: tuple[int, ...] | None = None  # positions of the first input that the running model has read
         self.states = States()
+        self.parts: Any = WeakTensorKeyDictionary()  # tensors that are views outside of `padded`, but not inside
         self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
         # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
         self.first_look: Callable[[Tensor], State] = self._first_look
@@ -76,7 +66,7 @@ class Tracker:
             return x
         given = self.extents if isinstance(lengths, tuple) and not lengths else extents_of(lengths, None)[0]
         axes = axes_of("follow", along, x.dim(), len(given))
-        self.set(x, self._root(x, dict(zip(axes, given, strict=True)), "follow"))
+        self.set(x, self._root(x.shape, 0, dict(zip(axes, given, strict=True)), "follow"))
         return x
 
     # ---- states ----
@@ -86,17 +76,40 @@ class Tracker:
         found: State | None = self.states.get(x)
         if found is None:
             found = self.states[x] = self.first_look(x)
+        if isinstance(found, Fresh) and found.source.tag is not None:
+            found = self.states[x] = found.resolve()
         return found
 
     def _first_look(self, x: Tensor) -> State:
-        if isinstance(x, nn.Parameter) or self._is_constant(x):
+        if self.is_constant(x) or x.is_nested:
+            return MADE
+        source = Input(x)
+        if x.dim() < 2 and not (source.has_values and source.shape not in ((), (self.batch_size,))):
             return MADE
         # Hooks on all modules see positional arguments only: inputs that are passed by name are followed here.
-        if self.along is not None and x.is_floating_point() and x.dim() > 1 and len(x) == self.batch_size:
-            axes = tuple(axis % x.dim() if -x.dim() <= axis < x.dim() else 0 for axis in self.along)
-            if 0 not in axes:
-                return self._root(x, dict(zip(axes, self.extents, strict=True)), "along")
-        return FRESH
+        if source.has_values and (found := self._along(source)) is not None:
+            return found
+        if source.has_values and x.dim() == 2 and len(x) == self.batch_size and x.shape[1] < self.longest:
+            return make_tag(x.shape, 0, {})  # features of each sequence: too few for its positions
+        return source.fresh()
+
+    def _along(self, source: Input) -> Tag | None:
+        """The tag of an input that has the axis of `along=`."""
+        ndim = len(source.shape)
+        if self.along is None or ndim < 2 or source.shape[0] != self.batch_size:
+            return None
+        axes = [axis % ndim if -ndim <= axis < ndim else 0 for axis in self.along]
+        if 0 in axes or any(source.shape[axis] < _longest(one) for axis, one in zip(axes, self.extents, strict=True)):
+            return None
+        if self.modules and self.first is not None:
+            raise ValueError(
+                f"padded: along={self.along[0] if len(self.along) == 1 else self.along} fits several inputs of the "
+                f"model, one of them {source.shape}. Declare all but one of them: tracked.follow(x, along=...), or "
+                "tracked.follow(x, lengths=None) for a tensor without padding."
+            )
+        tag = self._root(source.shape, 0, dict(zip(axes, self.extents, strict=True)), "along")
+        self.first = tuple(source.shape[axis] for axis in axes)
+        return tag
 
     def tag(self, x: Any) -> Tag | None:
         """The tag of a tensor that has one."""
@@ -119,8 +132,10 @@ class Tracker:
         self.set(result, Lost(where))
         return result
 
-    def _is_constant(self, x: Tensor) -> bool:
-        """Whether a tensor is a buffer, or another attribute of a module of the model that runs."""
+    def is_constant(self, x: Tensor) -> bool:
+        """Whether a tensor is a parameter, a buffer, or another attribute of a module of the model that runs."""
+        if isinstance(x, nn.Parameter):
+            return True
         if not self.modules:
             return False
         model = self.modules[0]
@@ -136,52 +151,133 @@ class Tracker:
 
     # ---- positions ----
 
-    def positions(self, x: Tensor, axes: Collection[int], who: Any = None) -> Tag | None:
+    def positions(self, x: Tensor, axes: Sequence[int], who: Any = None, batch: int = 0) -> Tag | None:
         """The tag of a tensor that a function of known kind reads, with positions on these axes.
 
         An input of the model gets its tag here. None if it has none; an error if it was lost.
         """
         found = self.look(x)
-        if isinstance(found, Tag):
-            return found if found.is_ragged else None
+        if isinstance(found, Fresh):
+            origins = [found.origin(axis) for axis in (batch, *axes)]
+            self._check_count(x, len(axes), who)
+            if None in origins:
+                raise self.unknown_error(found, self.place(who))
+            first, *others = [origin.axis for origin in origins if origin is not None]
+            self._settle(found.source, first, others, who)
+            found = self.look(x)
         if isinstance(found, Lost):
             raise self.lost_error(x, found, who)
-        if found is MADE:
+        if not isinstance(found, Tag) or not found.is_ragged:
             return None
-        if len(axes) != len(self.extents):
+        if found.has_open:
+            raise self.open_error(x, who)
+        return found
+
+    def read_rows(self, x: Tensor, first: int, who: Any = None) -> State:
+        """The state of a tensor (b, ..., c) that a function of known kind reads: channels begin at axis `first`.
+
+        An input of the model gets its tag here, with positions on all axes between.
+        """
+        found = self.look(x)
+        if not isinstance(found, Fresh):
+            return found
+        origins = found.origins(found.axes[:first])
+        if not origins or self.is_shared(x):
+            return MADE
+        layer = next((one for one in reversed(self.modules) if isinstance(one, SEQUENCE_LAYERS)), None)
+        batch = origins.pop(len(origins) > 1 and layer is not None and not layer.self_attn.batch_first)
+        axes = [axis for axis in origins if found.source.shape[axis] > 1 or self.longest < 2]
+        if axes:
+            self._check_count(x, len(axes), who)
+            self._settle(found.source, batch, axes, who)
+        elif found.source.shape[batch] == self.batch_size:
+            found.source.tag = make_tag(found.source.shape, batch, {})
+        else:
+            return MADE
+        return self.look(x)
+
+    def _check_count(self, x: Tensor, count: int, who: Any) -> None:
+        if count != len(self.extents):
             raise ValueError(
-                f"padded: {self.place(who)} reads {tuple(x.shape)} with {len(axes)} position axes, "
+                f"padded: {self.place(who)} reads {tuple(x.shape)} with {count} position axes, "
                 f"got {len(self.extents)} {'vector' if len(self.extents) == 1 else 'vectors'} of lengths. "
                 f"Pass one vector for each, lengths=(heights, widths), or say which axis of the model's input has "
                 f"positions: along=."
             )
-        tag = self._root(x, dict(zip(sorted(axes), self.extents, strict=True)), self.place(who))
-        self.set(x, tag)
-        return tag
+
+    def _settle(self, source: Input, batch: int, axes: Sequence[int], who: Any) -> None:
+        """An input has its sequences and positions on these axes."""
+        tag = self._root(source.shape, batch, dict(zip(axes, self.extents, strict=True)), self.place(who))
+        sizes = tuple(source.shape[axis] for axis in axes)
+        if self.modules and self.first not in (None, sizes):
+            raise ValueError(
+                f"padded: {self.place(who)} reads an input {source.shape} with {sizes[0]} positions on axis {axes[0]}, "
+                f"but the model's first input has {self.first and self.first[0]}. Declare its own lengths: "
+                f"tracked.follow(x, along={axes[0]}, lengths=...), or tracked.follow(x, lengths=None) if it has no "
+                "padding."
+            )
+        self.first = sizes
+        source.tag = tag
 
     def is_shared(self, x: Tensor) -> bool:
         """Whether a tensor is one for all sequences, as positions of an embedding (1, t, c) are."""
         return len(x) == 1 and self.batch_size != 1
 
-    def _root(self, x: Tensor, extents: dict[int, Extent], who: str) -> Tag:
-        rows = len(x) if x.dim() else 0
+    def _root(self, shape: Sequence[int], batch: int, extents: dict[int, Extent], who: str) -> Tag:
+        rows, shape = shape[batch] if shape else 0, tuple(shape)
         for axis, extent in extents.items():
             count = len(extent.valid) if isinstance(extent, Gaps) else len(extent)
             if rows != count:
                 raise ValueError(
-                    f"padded: {who} reads a batch of {rows}, shape {tuple(x.shape)}, got lengths of {count} sequences. "
+                    f"padded: {who} reads a batch of {rows}, shape {shape}, got lengths of {count} sequences. "
                     "Pass one length for each, or declare a tensor that has other lengths or none: "
                     "tracked.follow(x, lengths=None)."
                 )
-            longest = extent.valid.shape[1] if isinstance(extent, Gaps) else max(extent, default=0)
+            longest = _longest(extent)
             exact = isinstance(extent, Gaps)
-            if x.shape[axis] < longest or (exact and x.shape[axis] != longest):
+            if shape[axis] < longest or (exact and shape[axis] != longest):
                 raise ValueError(
-                    f"padded: {who} reads {x.shape[axis]} positions on axis {axis} of {tuple(x.shape)}, "
+                    f"padded: {who} reads {shape[axis]} positions on axis {axis} of {shape}, "
                     f"got {'a mask of' if exact else 'a length of'} {longest}. Pass lengths in positions of the model's"
                     " input, or declare a tensor that has other lengths or none: tracked.follow(x, lengths=None)."
                 )
-        return make_tag(x.shape, 0, extents)
+        return make_tag(shape, batch, extents)
+
+    def unknown_error(self, found: Fresh, where: str) -> ValueError:
+        """For a function that has to know the positions of an input before a layer has shown them."""
+        return ValueError(
+            f"padded: {where} has to know which axis of the input {found.source.shape} has the positions, and no layer "
+            f"has shown it before: {self._along_hint(found.source.shape)}. If the model has several inputs, declare "
+            "this one: tracked.follow(x, along=...), or tracked.follow(x, lengths=None) if it has no padding."
+        )
+
+    def open_error(self, x: Tensor, who: Any) -> ValueError:
+        """For a layer that reads neighbours of an axis that has the size of positions."""
+        return ValueError(
+            f"padded: {self.place(who)} has to know the valid positions of its input {tuple(x.shape)}, which the model "
+            "has made with as many positions as a padded tensor has; for a sequence alone there would be fewer. "
+            "Declare it: tracked.follow(x, along=...), or tracked.follow(x, lengths=None) if their number does not "
+            "depend on the sequences."
+        )
+
+    def reopen(self, tag: Tag, before: Sequence[int] | None = None) -> Tag:
+        """A tag without positions: new axes that have the size of positions are open.
+
+        before   the sizes of the axes before, aligned at the end; an axis is new if it had the size 1
+        """
+        if tag.is_ragged:
+            return tag
+        axes = list(tag.axes)
+        for axis in range(-len(axes), 0):
+            (size, role), *more = axes[axis]
+            new = before is None or -axis > len(before) or before[axis] == 1
+            if new and size > 1 and role is None and not more and size in self.states.sizes:
+                axes[axis] = (Factor(size, OPEN),)
+        return tag if axes == list(tag.axes) else tag.with_axes(axes)
+
+    def _along_hint(self, shape: Sequence[int]) -> str:
+        fitting = [f"along={axis}" for axis in range(1, len(shape)) if shape[axis] >= self.longest]
+        return f"pass {' or '.join(fitting) or 'along='} to padded"
 
     def lost_error(self, x: Tensor, lost: Lost, who: Any) -> ValueError:
         """For a layer that has to know lengths."""
@@ -213,22 +309,72 @@ class Tracker:
         """x with its padding set to a value. Its gradient there is 0."""
         if (value == 0 and tag.padding is Padding.ZERO) or not tag.has_padding:
             return x
+        if x.requires_grad and not torch.is_grad_enabled():
+            own = name_of_autograd_function()
+            if own is not None:
+                self.notes.lost(own, self.module, "an autograd.Function that mixes positions: its backward is its own")
         return x.masked_fill(self.mask(tag, x.device), value)
 
     def fill_unless_finite(self, x: Tensor, tag: Tag) -> tuple[Tensor, Tag]:
         """x without NaN and inf in its padding, which gradients of parameters would pick up as 0 * NaN."""
         if tag.padding >= Padding.FINITE or not tag.has_padding or not x.is_floating_point():
             return x, tag
-        return self.fill(x, tag), tag.having(Padding.ZERO)
+        return x.masked_fill(self.mask(tag, x.device), 0.0), tag.having(Padding.ZERO)
 
     # ---- calls ----
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function of torch, with its rule."""
         rule = RULES.get(func)
-        if rule is not None:
-            return rule(self, func, args, kwargs)
-        return self.call_unknown(func, args, kwargs)
+        if rule is None:
+            return self.call_unknown(func, args, kwargs)
+        if not args and kwargs:
+            args, kwargs = first_by_position(kwargs)
+        if func not in READS_INPUTS and (found := self._unknown_input(func, args, kwargs)) is not None:
+            return self.refuse(func, args, kwargs, found)
+        return rule(self, func, args, kwargs)
+
+    def _unknown_input(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fresh | None:
+        """An argument whose positions are not known. A mask beside a tensor whose positions are known is none."""
+        if func is Tensor.__setitem__ and not self.modules:
+            return None  # a batch is put together
+        mask: Fresh | None = None
+        has_tag = False
+        for one in tensors_in(args[2:] if func is Tensor.__setitem__ else (args, kwargs)):
+            found = self.look(one)
+            if isinstance(found, Fresh):
+                if found.source.has_values:
+                    return found
+                mask = found
+            has_tag = has_tag or isinstance(found, Tag)
+        return None if has_tag else mask
+
+    def refuse(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Fresh) -> Any:
+        """A function that has to know the positions of an input. An error, unless it cannot be the sequences."""
+        state = self.unknown(func, found)
+        result = func(*args, **kwargs)
+        if (
+            isinstance(result, Tensor)
+            and result.dim() < 2
+            and not (result.is_floating_point() or found.source.has_values)
+        ):
+            state = MADE  # a number for each sequence, such as the sum of a mask
+        self.set(args[0] if func is Tensor.__setitem__ else result, state)
+        return result
+
+    def unknown(self, func: Any, found: Fresh) -> State:
+        """The state of a result that depends on positions of an input that are not known, or an error."""
+        shape = found.source.shape
+        batches = [axis for axis in range(min(2, len(shape) - 1)) if shape[axis] == self.batch_size]
+        if not batches:
+            return MADE
+        name, why = name_of(func), f"an input whose positions are not known: {self._along_hint(shape)}"
+        if not found.source.has_values:
+            return Lost(self.notes.describe(name, self.module, why), is_mask=True)
+        fits = any(shape[axis] >= self.longest for batch in batches for axis in range(len(shape)) if axis != batch)
+        if fits and self.modules:
+            raise self.unknown_error(found, self.notes.describe(name, self.module, ""))
+        return Lost(self.notes.lost(name, self.module, why), is_prepared=not self.modules)
 
     def call_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function without a rule: what it makes of ragged tensors is lost."""
@@ -239,21 +385,13 @@ class Tracker:
         lost = next((one for one in states if isinstance(one, Lost)), None)
         if any(isinstance(one, Tag) and one.is_ragged for one in states):
             return self.lose(result, func)
-        if lost is None and any(map(self._may_be_input, tensors_in((args, kwargs)))):
-            lost = Lost(self.notes.describe(name_of(func), self.module, ""))
+        inputs = [one for one in states if isinstance(one, Fresh) and self.batch_size in one.source.shape[:2]]
+        if lost is None and inputs:
+            is_mask = not any(one.source.has_values for one in inputs)
+            note = self.notes.describe if is_mask else self.notes.lost
+            lost = Lost(note(name_of(func), self.module, ""), is_mask)
         self.set(result, lost or MADE)
         return result
-
-    def _may_be_input(self, x: Tensor) -> bool:
-        """Whether a tensor has values of the sequences, on an axis that is not known yet."""
-        return (
-            self.look(x) is FRESH
-            and x.is_floating_point()
-            and len(x.shape[1:]) > 0
-            and len(x) == self.batch_size
-            and max(x.shape[1:])
-            >= max((max(one, default=0) for one in self.extents if isinstance(one, tuple)), default=0)
-        )
 
     @property
     def module(self) -> nn.Module | None:
@@ -277,58 +415,10 @@ class Tracker:
     def close(self) -> None:
         """Forget all tensors."""
         self.states = States()
+        self.parts = WeakTensorKeyDictionary()
         self.modules, self.paused, self.pending = [], None, None
         self._masks, self._constants = {}, {}
 
 
-class States:
-    """States by tensor, without keeping a tensor alive.
-
-    If a tensor has changed in place since its state was set, perhaps through a view, its padding may hold anything.
-    """
-
-    def __init__(self) -> None:
-        self._states: Any = WeakTensorKeyDictionary()
-
-    def get(self, x: Tensor) -> State | None:
-        found = self._states.get(x)
-        if found is None:
-            return None
-        state: State = found[0]
-        if isinstance(state, Tag) and state.padding is not Padding.ANY and found[1] != version_of(x):
-            return state.having(Padding.ANY)
-        return state
-
-    def __setitem__(self, x: Tensor, state: State) -> None:
-        self._states[x] = (state, version_of(x))
-
-    def __contains__(self, x: Tensor) -> bool:
-        return x in self._states
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def update(self, other: States) -> None:
-        """Take over all states of another one."""
-        self._states.update(other._states)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in an argument or result."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        if not isinstance(value, torch.Size):
-            for one in value:
-                yield from tensors_in(one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from tensors_in(one)
-
-
-def name_of(func: Any) -> str:
-    """The name of a function, for messages: that of the attribute for `Tensor.mT.__get__`."""
-    name = getattr(func, "__name__", str(func))
-    if name == "__get__":
-        name = getattr(func.__self__, "__name__", name)
-    return str(name)
+def _longest(extent: Extent) -> int:
+    return int(extent.valid.shape[1]) if isinstance(extent, Gaps) else max(extent, default=0)
