@@ -165,6 +165,7 @@ def test_the_commands_of_each_run_are_shown(html: str, folder: Path) -> None:
     assert "A run can only be repeated with the same file." in text
 
 
+@pytest.mark.slow  # checks every specification against Altair's schema
 def test_runs_that_are_not_complete_are_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "to_svg", lambda chart, number, text: f"<svg>{chart.to_dict()['width']}</svg>")
     report = Report.of([folder / "stopped", folder / "diverged", folder / "batch"])
