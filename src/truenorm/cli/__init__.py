@@ -25,7 +25,7 @@ COMMANDS = {
     "explain": "Show every number of a normalization, forward and backward.",
     "page": "Open an interactive page in the browser (one HTML file, offline).",
     "train": "Train a small network with hand-written backpropagation.",
-    "compare": "Train every combination of some options, on one machine or a cluster.",
+    "compare": "Train every combination of some options, and compare.",
     "claims": "Test claims about normalization by experiments.",
     "sample": "Generate words with a network trained by `train`.",
     "predict": "Predict the rows of a CSV file with a network trained by `train`.",
