@@ -12,7 +12,8 @@ from fingerprint import fingerprint
 from torch import nn
 
 import truenorm.torch as tnt
-from truenorm.torch import _folded_layer, _folding_plan, folding
+from truenorm.torch import folding
+from truenorm.torch.folding import folded_layer, plan
 
 Convolution = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 Transposed = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -255,15 +256,15 @@ def test_wrong_parameters_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks can fail: on borders if the algebra is wrong, on the example if only the rounding is."""
     model = fill(nn.Sequential(norm(1, 3), nn.Conv1d(3, 4, 3, padding=1)))
     before = fingerprint(model)
-    monkeypatch.setattr(_folded_layer, "_uneven_taps", lambda layer: None)
+    monkeypatch.setattr(folded_layer, "_uneven_taps", lambda layer: None)
     with pytest.raises(RuntimeError, match=r"^fold: '1' must give .* on an input of shape \(2, 3, 1\)\. The model"):
         tnt.fold(model, torch.randn(2, 3, 8))
     assert fingerprint(model) == before
     monkeypatch.undo()
     model = fill(nn.Sequential(nn.Conv1d(3, 4, 3), norm(1, 4)))
-    before, rounded = fingerprint(model), _folded_layer.FoldedLayer.rounded
+    before, rounded = fingerprint(model), folded_layer.FoldedLayer.rounded
     monkeypatch.setattr(
-        _folded_layer.FoldedLayer, "rounded", lambda self: [nn.Parameter(one * 1.001) for one in rounded(self)]
+        folded_layer.FoldedLayer, "rounded", lambda self: [nn.Parameter(one * 1.001) for one in rounded(self)]
     )
     with pytest.raises(RuntimeError, match=r"^fold: '0' must give what it gave with its norms, .* on the example\."):
         tnt.fold(model, torch.randn(2, 3, 8))
@@ -327,7 +328,7 @@ def test_a_run_that_changes_the_model_changes_nothing() -> None:
     model.own.train()
     before = fingerprint(model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_folding_plan, "_reason_of_norm", lambda norm: "not now")
+        patch.setattr(plan, "_reason_of_norm", lambda norm: "not now")
         report = tnt.fold(model, torch.randn(2, 3, 8))
     assert len(report.left) == 2
     assert fingerprint(model) == before

@@ -1,7 +1,7 @@
 """Folded against original: each layer where rounding has a bound, and the outputs of the model where it has none.
 
 Layers on borders      in float64, without rounding the parameters, on the smallest inputs that the layer takes
-Layers on the example  in the model's own arithmetic, while it runs; the bound is that of `_folded_layer.py`
+Layers on the example  in the model's own arithmetic, while it runs; the bound is that of `folded_layer.py`
 Outputs                nothing bounds what the rest of a model makes of a small error. So it is tried: errors as large
                        as the bounds are added to the outputs of the original layers. Half of each has a random sign
                        for its channel, as the rounding of a parameter has, the other half a random sign of its own.
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truenorm.torch._connections import tensors_in
-from truenorm.torch._folded_layer import FoldedLayer, border_inputs, roundoff_of_sums, wide
+from truenorm.torch.folding.connections import tensors_in
+from truenorm.torch.folding.folded_layer import FoldedLayer, border_inputs, roundoff_of_sums, wide
 
 SLACK = 10  # trial errors can cancel by chance, where an output is a single number
 

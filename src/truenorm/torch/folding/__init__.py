@@ -1,9 +1,9 @@
 """`fold` makes fixed batch norms part of the Linear, Conv or ConvTranspose next to them, in place.
 
-    connect   which layer reads from which                            _connections.py
-    plan      which norm goes into which layer, and why others stay   _folding_plan.py, _other_ways.py
-    compute   the folded parameters, and a bound for their error      _folded_layer.py
-    check     folded layers and outputs against the original          _folding_check.py
+    connect   which layer reads from which                            connections.py
+    plan      which norm goes into which layer, and why others stay   plan.py, other_paths.py
+    compute   the folded parameters, and a bound for their error      folded_layer.py
+    check     folded layers and outputs against the original          verification.py
     install   the parameters; the norms become nn.Identity            here
 
 If a check fails, or anything raises an error, the model is as it was. A norm stays the same object, only its class
@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truenorm.torch._connections import connect, map_tensors, tensors_in
-from truenorm.torch._folded_layer import wide
-from truenorm.torch._folding_check import LayerCheck, compare_outputs
-from truenorm.torch._folding_plan import Fold, make_plan
 from truenorm.torch.conversion import Change, _check_model, _plural, _table
+from truenorm.torch.folding.connections import connect, map_tensors, tensors_in
+from truenorm.torch.folding.folded_layer import wide
+from truenorm.torch.folding.plan import Fold, make_plan
+from truenorm.torch.folding.verification import LayerCheck, compare_outputs
 from truenorm.torch.tracking.activation import active
 
 _LAZY = (nn.UninitializedParameter, nn.parameter.UninitializedBuffer)
@@ -38,7 +38,7 @@ class FoldingReport:
     """What `fold` did. `print(report)` shows a line for each batch norm.
 
     difference         the largest difference between a folded layer and the original, on the example
-    bound              the largest that rounding can explain: proved, see _folded_layer.py
+    bound              the largest that rounding can explain: proved, see folded_layer.py
     output_difference  the largest difference between the outputs of the model on the example
     output_bound       what was allowed: ten times what errors as large as the bounds, put in by way of trial, did
     """

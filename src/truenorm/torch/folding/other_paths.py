@@ -23,7 +23,7 @@ import torch
 from torch import fx, nn
 from torch.fx.proxy import TraceError
 
-from truenorm.torch._connections import Call, Part, Tracer, Way, remove_identities, tensors_in, trace_way
+from truenorm.torch.folding.connections import Call, Part, Tracer, Way, remove_identities, tensors_in, trace_way
 
 WAYS = 16  # of one argument, and conditions on one way
 REFUSALS = (ValueError, NotImplementedError, AssertionError)  # how code refuses an argument: no way leads through it

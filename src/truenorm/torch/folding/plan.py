@@ -3,7 +3,7 @@
 A norm can be folded if its statistics are fixed, and if all that it reads comes from one layer from which nothing else
 reads, or all that it returns goes into one layer that reads nothing else. So both may be called several times, if it is
 always one with the other, on the way that the example takes through the model and on all others that are found
-(`_other_ways.py`). A norm stays if folding it is not seen to be exact.
+(`other_paths.py`). A norm stays if folding it is not seen to be exact.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from truenorm.torch._connections import Connections, Part, Way, input_of, is_inside, tensors_in
-from truenorm.torch._folded_layer import LAYERS, FoldedLayer, affine_is_defined
-from truenorm.torch._other_ways import called_by_methods, other_ways
 from truenorm.torch.conversion import Change, _name_of
+from truenorm.torch.folding.connections import Connections, Part, Way, input_of, is_inside, tensors_in
+from truenorm.torch.folding.folded_layer import LAYERS, FoldedLayer, affine_is_defined
+from truenorm.torch.folding.other_paths import called_by_methods, other_ways
 from truenorm.torch.layers import BatchNorm1d
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
