@@ -373,7 +373,7 @@ def test_a_run_that_began_anew_is_waited_for_in_words(open_page: Open) -> None:
     assert steps(page) == [1001, 1001]
     assert "waits" not in page.locator(".live .status").inner_text()
     of_b = sorted({counts(text)[1] for text, _ in page.evaluate("seen")})
-    assert len(of_b) > 3, of_b  # a running count, though motion is not wanted
+    assert any(0 < step < 1001 for step in of_b), of_b  # a running count, though motion is not wanted
 
 
 @pytest.mark.slow

@@ -73,7 +73,8 @@ function start() {
 
 /** @type {(hash: string) => string} */
 function partIn(hash) {
-    return /.*[#&]part=([^&]*)/.exec(hash)?.[1] ?? "";
+    const words = hash.replace(/^#/, "").split("&").filter((word) => word.startsWith("part="));
+    return words.at(-1)?.slice("part=".length) ?? "";
 }
 
 /**

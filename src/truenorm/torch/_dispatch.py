@@ -118,7 +118,7 @@ def find_call(
         if found is X_STRIDED:  # copied before anything is chosen
             x = x.contiguous()
             found = cache.find(x, weight, bias, lengths, padding == "keep")
-        if found is UNKNOWN_SHAPE:
+        while found is UNKNOWN_SHAPE:  # more than once if other threads' shapes take its place in the cache
             reason = _add_plan(cache, norms, x)
             if reason is not None:
                 return reason
