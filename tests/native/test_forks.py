@@ -80,7 +80,7 @@ def spread_over_processes() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize("openmp", [False, True], ids=["pool", "openmp"])
+@pytest.mark.parametrize("openmp", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["pool", "openmp"])
 @pytest.mark.parametrize("function", [fork_and_compute, fork_beside_a_call, spread_over_processes])
 def test_a_forked_child_computes_the_same_bits(function: Callable[[], None], openmp: bool) -> None:
     if openmp:  # it survives no fork itself

@@ -17,6 +17,7 @@ def run(program: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_two_thousand_shapes_through_every_verb() -> None:
     run("numpy_verbs")
 

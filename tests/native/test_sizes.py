@@ -31,7 +31,7 @@ from tools.native_calls import arguments, columns, planes, rows
 HERE = Path(__file__).resolve().parent
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", [pytest.param(np.float16, marks=pytest.mark.slow), np.float32])
 def test_more_elements_than_float32_can_count(dtype: type) -> None:
     # 2 and 4 in turn, and a 3: the mean is 3, also that of every block, and all other squared deviations are 1.
     n = 2**24 + 1

@@ -296,9 +296,8 @@ def test_what_is_no_number_is_marked_left_out_and_kept(open_page: Open) -> None:
     assert cell(again, "x", 1, 0).get_attribute("aria-invalid") == "false"
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "batch" else pytest.mark.slow) for name in NORMS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NORMS)
 def test_editing_stays_instant_at_64_by_64(open_page: Open, name: str) -> None:
     """Less than 100 ms from a letter to the painted page: of the processor, as other tests may keep it busy."""
     page = open_page("#part=table")

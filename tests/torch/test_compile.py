@@ -72,7 +72,7 @@ def test_shapes_that_change(name: str) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # with lengths, and with valid
 
 
-@pytest.mark.parametrize("name", ["batch", "group"])
+@pytest.mark.parametrize("name", [pytest.param("batch", marks=pytest.mark.slow), "group"])
 def test_inductor_gives_the_numbers_of_eager_mode(name: str) -> None:
     plain = LAYERS[name]()
     twin = copy.deepcopy(plain)
