@@ -47,6 +47,14 @@ def test_a_trial_ends_with_the_numbers_of_truenorm_train(words: Path, tmp_path: 
     assert result["curve"]["held_out"] == [report["held_out"] for report in reports]
 
 
+def test_every_configuration_is_read_back() -> None:
+    """A tuple comes back from JSON as a list."""
+    config = make_config({"steps": 5})
+    for trial in (Trial("train", config), Trial("train", config.extended(3))):
+        assert trial.decode(trial.encode({"number": 1.5})) == {"number": 1.5}
+    assert Trial("train", config).name != Trial("train", config.extended(3)).name
+
+
 def test_a_trial_that_diverges_has_a_result(words: Path) -> None:
     config = make_config({"data": str(words), "norm": "none", "activation": "relu", "lr": 1e30, "steps": 100})
     trial = Trial("train", config)

@@ -83,7 +83,7 @@ class Config(BaseModel):
 
     def saved(self) -> dict[str, Any]:
         """What the files of a run hold. A run that was never extended holds no `extended_at`, as older ones do not."""
-        options = self.model_dump()
+        options = self.model_dump(mode="json")  # lists and not tuples: equal to what is read back
         return options if self.extended_at else {name: options[name] for name in options if name != "extended_at"}
 
     def for_network(self) -> ModelConfig:

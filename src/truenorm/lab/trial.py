@@ -47,12 +47,12 @@ class Trial:
     @cached_property
     def name(self) -> str:
         """A hash of measure and configuration."""
-        content = json.dumps([self.measure, self.config.model_dump()], sort_keys=True)
+        content = json.dumps([self.measure, self.config.saved()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
     def encode(self, result: Result) -> bytes:
         """The file of this trial: its configuration, its result, and a digest of both."""
-        content = {"measure": self.measure, "config": self.config.model_dump(), "result": result}
+        content = {"measure": self.measure, "config": self.config.saved(), "result": result}
         return checkpoint.seal(checkpoint.encode_line({"digest": checkpoint.NO_DIGEST, **content}))
 
     def decode(self, file: bytes) -> Result | None:
@@ -63,7 +63,7 @@ class Trial:
             return None
         if not (isinstance(found, dict) and checkpoint.is_intact(file, found.get("digest"))):
             return None
-        same = found.get("measure") == self.measure and found.get("config") == self.config.model_dump()
+        same = found.get("measure") == self.measure and found.get("config") == self.config.saved()
         return found["result"] if same and isinstance(found.get("result"), dict) else None
 
 
