@@ -79,7 +79,7 @@ def test_impossible_grids_are_refused(words: Path, axes: dict[str, Any], message
 
 
 def test_data_that_is_missing_is_said_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^--data: a file, names or surnames, got .*none\.txt, which does not exist"):
+    with pytest.raises(ValueError, match=r"^--data: a file, names, surnames or words, got .*none\.txt, which does not"):
         make_grid("train", {"data": (str(tmp_path / "none.txt"),)})
     with pytest.raises(ValueError, match=r"^impossible cell max_length=3: --max-length: at least 11, "):
         make_grid("train", {"task": ("gender",), "max_length": (11, 3)})
