@@ -77,6 +77,17 @@ def test_the_cells_are_shown_best_first_and_written_as_csv(
     assert {one["held_out_loss"] for one in written if one["diverged"]} == {""}
 
 
+@pytest.mark.parametrize("source", ["words", "surnames"])
+def test_a_list_of_the_lab_is_no_file(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--data", source, "--norm", "none", "--hidden", "4", "--steps", "2", "--seeds", "1", "--workers", "1"]
+    code, _, err = called(capsys, *options, "--out", "out")
+    assert (code, err) == (0, "1 of 1 trials, about 0 s left\n")
+    assert list(json.loads(Path("out/grid.json").read_text())["data"]) == [f"words {source}"]
+
+
 def test_shards_that_are_merged_equal_the_whole(
     words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +140,10 @@ def test_failed_trials_are_listed_and_tried_again(
         (
             ["--norm", "none,batch", "--batch", "1,8", "--out", "new"],
             "impossible cell norm=batch batch=1: --batch: at least 2 with batch norm, got 1. Use --norm layer.",
+        ),
+        (
+            ["--data", "", "--out", "new"],
+            "--data: must be the name of a file, names, surnames, words or students, got ''.",
         ),
         (
             ["--norm", "batsh", "--out", "new"],

@@ -24,7 +24,7 @@ from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
 from truenorm.lab import results as store
 from truenorm.lab.blas import one_blas_thread
-from truenorm.lab.config import STUDENTS, Config
+from truenorm.lab.config import Config, data_source
 from truenorm.lab.dispatch import Handlers, run_all
 from truenorm.lab.executors import Workers, cluster, default_workers, in_process, processes
 from truenorm.lab.grid import Grid, estimate_seconds, make_grid, parse_axis
@@ -140,9 +140,13 @@ def _grid(given: dict[str, str], seeds: int | None, existing: Path | None) -> Gr
         return grids[0]
     axes: dict[str, tuple[Any, ...]] = {}
     for name, text in given.items():
-        if name == "data" and text not in ("names", "surnames", STUDENTS):
-            text = str(Path(text).absolute())
-        axes[name] = (text,) if name in ONE_VALUE else parse_axis(name, text)
+        match name:
+            case "data":
+                axes[name] = (data_source(text),)
+            case "target":
+                axes[name] = (text,)
+            case _:
+                axes[name] = parse_axis(name, text)
     return make_grid("train", axes | {"seed": tuple(range(seeds or SEEDS))})
 
 

@@ -22,7 +22,7 @@ from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
 from truenorm.lab import run
 from truenorm.lab.blas import one_blas_thread
-from truenorm.lab.config import LISTS, STUDENTS, Config, Task, make_config
+from truenorm.lab.config import Config, Task, data_source, make_config
 from truenorm.lab.layers import StatisticsOver
 from truenorm.lab.networks import ActivationName, DTypeName, NormAt, NormName
 from truenorm.lab.optimizers import OptimizerName, Schedule
@@ -180,11 +180,8 @@ def command(out: Path, resume: bool, extend: int | None, watch: bool, **options:
 
 
 def _config(given: dict[str, Any]) -> Config:
-    """The configuration, with an absolute path to the data: a run can be resumed from another directory."""
-    if given.get("data") == "":
-        raise click.UsageError("--data: must be the name of a file, names, surnames, words or students, got ''.")
-    if given.get("data") not in (None, *LISTS, STUDENTS):
-        given |= {"data": str(Path(given["data"]).absolute())}
+    if given.get("data") is not None:
+        given |= {"data": data_source(given["data"])}
     return make_config(given)
 
 

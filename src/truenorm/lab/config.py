@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -145,6 +146,16 @@ def make_config(given: Mapping[str, Any]) -> Config:
                     f"{_option(name)}: only with {_option(other)} {_or(values)}, got {_option(other)} {value}."
                 )
     return config
+
+
+def data_source(text: str) -> str:
+    """--data as a configuration holds it: a list or table of the lab, or an absolute path.
+
+    So a run can be resumed from another directory.
+    """
+    if text == "":
+        raise ValueError("--data: must be the name of a file, names, surnames, words or students, got ''.")
+    return text if text in (*LISTS, STUDENTS) else str(Path(text).absolute())
 
 
 def parse_option(name: str, value: Any) -> Any:

@@ -31,9 +31,11 @@ import numpy as np
 
 from truenorm.lab import checkpoint, table
 from truenorm.lab.config import STUDENTS, Config
-from truenorm.lab.data import first_names, surnames
+from truenorm.lab.data import first_names
 from truenorm.lab.directory import RunDirectory
 from truenorm.lab.grid import Grid
+from truenorm.lab.text_file import read_text
+from truenorm.lab.training import read_source
 from truenorm.lab.trial import Result, Trial
 
 FORMAT = "truenorm-results-1"
@@ -227,18 +229,12 @@ def _sources(grid: Grid) -> Iterator[Config]:
 
 def _fingerprint(task: str, source: str) -> str:
     """A hash of the data, before it is split and encoded."""
-    digest = hashlib.sha256()
-    match task, source:
-        case "gender", _:
-            digest.update(repr(first_names()).encode())
-        case "words", "names":
-            digest.update(repr(first_names()[0]).encode())
-        case "words", "surnames":
-            digest.update(repr(surnames()).encode())
-        case "table", source if source == STUDENTS:
-            digest.update(table.STUDENTS_FILE.read_bytes())
+    content: object
+    match task:
+        case "gender":
+            content = first_names()
+        case "words":
+            content = read_source(source)
         case _:
-            with Path(source).open("rb") as file:
-                while part := file.read(1 << 20):
-                    digest.update(part)
-    return digest.hexdigest()
+            content = read_text(table.STUDENTS_FILE if source == STUDENTS else Path(source))
+    return hashlib.sha256(repr(content).encode()).hexdigest()

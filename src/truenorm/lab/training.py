@@ -102,7 +102,7 @@ def prepare(config: Config, alphabet: Alphabet | None = None) -> TaskData:
     shuffle, init = (np.random.default_rng([config.seed, number]) for number in (1, 2))
     match config.task:
         case "words":
-            words = _words(config.data)
+            words = read_source(config.data)
             alphabet = alphabet or Alphabet.of(words)
             _require_memory(
                 config,
@@ -186,7 +186,8 @@ def _require_memory(
     )
 
 
-def _words(source: str) -> list[str]:
+def read_source(source: str) -> list[str]:
+    """The words of a list that comes with the lab, or of a file."""
     match source:
         case "names":
             return first_names()[0]
