@@ -47,7 +47,7 @@ def test_verdicts_are_the_same_when_the_trials_are_there(tmp_path: Path, capsys:
     assert "](claims.svg)\n" in text
     drawn = ElementTree.fromstring((tmp_path / "claims.svg").read_text())
     texts = [one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts[:3] == ["Weight and bias can undo the normalization.", "The error is below 1e-12.", "supported"]
+    assert texts[:3] == ["Weight and bias can undo the normalization. ", "The error is below 1e-12.", "supported"]
     dots = [one for one in drawn.iter("{http://www.w3.org/2000/svg}circle") if one.get("r") == "1.6"]
     assert len(dots) == 5
     # Other seeds and claims use the same directory, and keep its trials.

@@ -24,14 +24,14 @@ from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
 from truenorm.lab.blas import one_blas_thread
 from truenorm.lab.claims import CLAIMS
-from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, Found, combined
+from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, Found, combined, headline
 from truenorm.lab.claims.document import document
 from truenorm.lab.claims.picture import picture
 from truenorm.lab.grid import Grid
 from truenorm.lab.results import Results, make_plan
 from truenorm.lab.trial import Trial
 
-STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow"}
+STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow", "mixed": "yellow"}
 SEEDS, QUICK_SEEDS = 10, 5
 
 
@@ -44,8 +44,10 @@ Examples:
   truenorm claims --only padding --only layer-norm
   truenorm claims --write docs/claims.md
 
-A verdict depends on the 95% interval, by Student's t, of the mean effect over the seeds. supported: the whole interval
-is where the claim says; refuted: the whole interval is elsewhere; undecided: neither, or fewer than {MIN_SEEDS} seeds.
+A verdict about a statement depends on the interval, by Student's t, of the mean effect over the seeds. supported: the
+whole interval is where the statement says; refuted: the whole interval is elsewhere; undecided: neither, or fewer than
+{MIN_SEEDS} seeds. A claim with k statements has intervals of level 1 - 0.05 / k. It is supported or refuted if all its
+statements are, mixed if some are supported and others refuted, and otherwise undecided.
 
 Press Ctrl-C to stop: finished trials stay in --out, and the same command goes on.
 """,
@@ -67,7 +69,7 @@ Press Ctrl-C to stop: finished trials stay in --out, and the same command goes o
     "--workers", type=click.IntRange(1, 10_000), help="Processes on this machine.  [default: one a processor]"
 )
 @click.option("--dask", metavar="ADDRESS", help="Run on a cluster of dask.distributed, such as tcp://host:8786.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the effect of each seed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the bounds of the effect of each seed.")
 @click.option(
     "--write",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -146,18 +148,17 @@ def show(claims: list[Claim], findings: dict[str, list[Finding]]) -> None:
     """Claims and statements with their verdicts."""
     console = Screen()
     for claim in claims:
-        verdict = combined(findings[claim.name])
-        console.print(Text.assemble((verdict, f"bold {STYLES[verdict]}"), "  ", (claim.text, "bold")))
+        style = STYLES[combined(findings[claim.name])]
+        console.print(Text.assemble((headline(findings[claim.name]), f"bold {style}"), "  ", (claim.text, "bold")))
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for finding in findings[claim.name]:
             statement = finding.statement
-            effect = f"{finding.mean:.3g} ({finding.low:.3g} to {finding.high:.3g}) {statement.unit}"
+            effect = f"{finding.mean_text} ({finding.interval_text}) {statement.unit}, {finding.seeds} seeds"
             table.add_row("", Text(finding.verdict, style=STYLES[finding.verdict]), Text(f"{statement.text} {effect}"))
         console.print(table)
     console.print(
-        "\nThe mean effect over the seeds, its 95% interval (Student's t), and its unit. --json shows every seed, "
-        "--write "
-        "explains what is measured."
+        "\nThe mean effect over the seeds, its interval (Student's t; 95% for all statements of a claim together), its "
+        "unit, and the number of seeds. --json shows every seed, --write explains what is measured."
     )
 
 
@@ -171,10 +172,12 @@ def _as_dict(claim: Claim, findings: list[Finding]) -> dict[str, Any]:
                 "text": finding.statement.text,
                 "verdict": finding.verdict,
                 "unit": finding.statement.unit,
-                "holds_if": f"{finding.statement.side} {finding.statement.threshold:.4g}",
+                "holds_if": finding.statement.holds_if,
                 "mean": _finite(finding.mean),
                 "interval": [_finite(finding.low), _finite(finding.high)],
-                "effects": list(finding.effects),
+                "level": round(finding.level, 6),
+                "seeds": len(finding.effects),
+                "effects": [[_finite(low), _finite(high)] for low, high in finding.effects],
             }
             for finding in findings
         ],

@@ -12,7 +12,8 @@ undo        how exactly weight = std and bias = mean undo a normalization
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,15 @@ from truenorm.core import norm as norms
 from truenorm.engine import forward
 from truenorm.lab.config import Config
 from truenorm.lab.data import Examples
-from truenorm.lab.layers import ForwardContext, Normalize
+from truenorm.lab.layers import ForwardContext, Linear, Normalize
+from truenorm.lab.networks import Network
 from truenorm.lab.sampling import reestimate
 from truenorm.lab.training import Trainer, prepare
 
 Array = NDArray[Any]
+ChannelMoments = tuple[Array, Array]  # mean and std of each channel
 SHIFT_POINTS = 10  # at which the shift is measured
+PROBE_EXAMPLES = 512  # for the drift of the inputs
 
 
 def _rms(x: Array) -> float:
@@ -45,14 +49,23 @@ def gradients(config: Config) -> dict[str, Any]:
 def _backward(trainer: Trainer, batch: Examples) -> dict[str, Array]:
     """The gradients of a batch; running statistics are left as they are."""
     network = trainer.network
-    norms_ = [layer for layer in network.layers.values() if isinstance(layer, Normalize)]
-    before = [layer.running for layer in norms_]
     ctx = ForwardContext(training=True, lengths=batch.lengths)
-    _, dy = trainer.loss(network.forward(batch.x, ctx), batch.targets)
-    found = network.backward(dy)
-    for layer, running in zip(norms_, before, strict=True):
-        layer.running = running
+    with _same_running_statistics(network):
+        _, dy = trainer.loss(network.forward(batch.x, ctx), batch.targets)
+        found = network.backward(dy)
     return {name: value.copy() for name, value in found.items()}
+
+
+@contextmanager
+def _same_running_statistics(network: Network) -> Iterator[None]:
+    """What is computed in training mode inside leaves no trace in the running statistics."""
+    layers = [layer for layer in network.layers.values() if isinstance(layer, Normalize)]
+    before = [layer.running for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, running in zip(layers, before, strict=True):
+            layer.running = running
 
 
 def shift(config: Config) -> dict[str, Any]:
@@ -60,17 +73,43 @@ def shift(config: Config) -> dict[str, Any]:
     trainer = Trainer(config, prepare(config))
     later = [f"linear{number}" for number in range(2, config.depth + 1)]
     gradient_shifts, drifts = [], []
-    trainer.diagnostics()  # the inputs that the drift is measured from
+    probe = trainer.data.held_out.select(np.arange(min(PROBE_EXAMPLES, len(trainer.data.held_out))))
+    start = _input_moments(trainer.network, probe)
     for point in range(SHIFT_POINTS):
         while trainer.step < config.steps * (point + 1) // SHIFT_POINTS:
             batch, parameters = trainer.batches[trainer.step], trainer.network.flat_parameters.copy()
             before = trainer.step
             trainer.train_step()
         gradient_shifts += _gradient_shifts(trainer, batch, parameters, later)
-        drift = trainer.diagnostics()["drift"]
-        drifts += [drift[name] for name in later]
+        now = _input_moments(trainer.network, probe)
+        drifts += [_drift(start[name], now[name]) for name in later]
         assert trainer.step == before + 1
     return {"gradient_shift": statistics.fmean(gradient_shifts), "input_drift": statistics.fmean(drifts)}
+
+
+def _input_moments(network: Network, probe: Examples) -> dict[str, ChannelMoments]:
+    """Mean and std of each input channel of the linear layers, for one batch, with its statistics: as in training.
+
+    Running statistics would not do: at the start they are 0 and 1, whatever the inputs are.
+    """
+    found: dict[str, ChannelMoments] = {}
+    x: Array = probe.x
+    with _same_running_statistics(network):
+        for name, layer in network.layers.items():
+            if isinstance(layer, Linear):
+                rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
+                found[name] = rows.mean(0), rows.std(0)
+            x = layer.forward(x, ForwardContext(training=True, lengths=probe.lengths))
+    return found
+
+
+def _drift(before: ChannelMoments, now: ChannelMoments) -> float:
+    """How far mean and std of the channels have moved: a root mean square, relative to that of the std before.
+
+    For each channel this is the Wasserstein distance between normal distributions with these means and stds.
+    """
+    moved = np.hypot(now[0] - before[0], now[1] - before[1])
+    return _rms(moved) / max(_rms(before[1]), 1e-30)
 
 
 def _gradient_shifts(trainer: Trainer, batch: Examples, before: Array, later: list[str]) -> list[float]:

@@ -38,7 +38,7 @@ from truenorm.lab.text_file import read_text
 from truenorm.lab.training import read_source
 from truenorm.lab.trial import Result, Trial
 
-FORMAT = "truenorm-results-1"
+FORMAT = "truenorm-results-2"  # also changes when a measure does: results of different measures must not be mixed
 GRID, MACHINE = "grid.json", "machine.json"
 
 

@@ -1,37 +1,49 @@
 """A claim: what it says, which trials it needs, what is measured, and the rule for its verdict.
 
-A statement has one effect for each seed: a difference between trials that have the same seed, so the same data, initial
-weights and batches. Its verdict depends on the 95% interval of the mean effect, by Student's t:
+A statement has one effect for each seed. Its verdict depends on the confidence interval of the mean effect:
 
     supported   the whole interval is on the side of the threshold that the statement names
     refuted     the whole interval is on the other side
-    undecided   the threshold is inside the interval, or there are fewer than MIN_SEEDS seeds
+    undecided   the threshold is inside the interval, there are fewer than MIN_SEEDS seeds, or all effects are equal:
+                a measure that does not vary at all was limited by something else than what it measures
 
-The threshold is the smallest effect that counts, chosen before the trials ran. An effect of nearly 0 that is measured
-well is therefore refuted, not undecided. A claim is supported if all its statements are, and refuted if one is.
+The threshold is the smallest effect that counts. An effect of nearly 0 that is measured well is therefore refuted,
+not undecided.
+
+An effect may be known only within bounds: of a training that never reached a loss, the steps that it would have
+needed are only known to be more than it took. The interval goes from the lower end of Student's t interval of the lower
+bounds to the upper end of that of the upper bounds. A seed without a result has no bounds: no seed is left out, so the
+statement is undecided.
+
+A claim with k statements has intervals of level 1 - 0.05 / k: all of them hold the true mean with at least 95%
+(Bonferroni). It is supported if all its statements are, refuted if all are, mixed if some are supported and others
+refuted, and otherwise undecided. What speaks for a claim and what speaks against it are treated alike.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from truenorm.lab.grid import Grid
 from truenorm.lab.intervals import t_interval
 from truenorm.lab.trial import Result, Trial
 
 MIN_SEEDS = 5
-Verdict = Literal["supported", "refuted", "undecided"]
+LEVEL = 0.95  # of all intervals of a claim together
+Verdict = Literal["supported", "refuted", "mixed", "undecided"]
 
 
 class Found:
-    """The results of the trials of a claim."""
+    """The trials of a claim, and the results of those that have one."""
 
     def __init__(self, trials: Iterable[tuple[Trial, Result | None]]) -> None:
-        self.trials = [(trial, result) for trial, result in trials if result is not None]
+        self.trials = list(trials)
+        self.seeds = {trial.config.seed for trial, _ in self.trials}
 
     def by_seed(self, measure: str = "train", **options: Any) -> dict[int, Result]:
         """seed -> result of the trial with these options. An option that is not given has one value in all trials."""
@@ -40,7 +52,8 @@ class Found:
             if trial.measure == measure and all(getattr(trial.config, key) == one for key, one in options.items()):
                 if trial.config.seed in found:
                     raise ValueError(f"claim: {options} must name one trial for each seed, got several.")
-                found[trial.config.seed] = result
+                if result is not None:
+                    found[trial.config.seed] = result
         return found
 
     def values(self, name: str, **options: Any) -> list[Any]:
@@ -51,42 +64,111 @@ class Found:
         )
 
 
-Values = Mapping[int, float]  # seed -> value
+# ---- effects ----
 
 
-def difference(one: Values, other: Values) -> dict[int, float]:
-    """one - other, for the seeds that both have."""
-    return {seed: value - other[seed] for seed, value in one.items() if seed in other}
+class Bounds(NamedTuple):
+    """A number that lies between two bounds. If they are equal, it is known."""
+
+    low: float
+    high: float
+
+
+Effects = Mapping[int, Bounds]  # seed -> effect
+UNKNOWN = Bounds(-math.inf, math.inf)
+
+
+def exact(values: Mapping[int, float | None]) -> Effects:
+    """Numbers that are known; those that are not finite, or null in the file of a trial, are not.
+
+    >>> exact({0: 0.5, 1: None})
+    {0: Bounds(low=0.5, high=0.5), 1: Bounds(low=-inf, high=inf)}
+    """
+    return {
+        seed: UNKNOWN if value is None or not math.isfinite(value) else Bounds(value, value)
+        for seed, value in values.items()
+    }
+
+
+def difference(one: Effects, other: Effects) -> Effects:
+    """one - other, for the seeds that both have.
+
+    >>> difference({0: Bounds(5.0, math.inf)}, {0: Bounds(2.0, 3.0)})
+    {0: Bounds(low=2.0, high=inf)}
+    """
+    return {
+        seed: Bounds(value.low - other[seed].high, value.high - other[seed].low)
+        for seed, value in one.items()
+        if seed in other
+    }
+
+
+def log(value: float | None, base: float, floor: float) -> float:
+    """The logarithm of a number that is at least `floor`; NaN for null, which is how a trial writes NaN."""
+    return math.nan if value is None else math.log(max(value, floor), base)
+
+
+# ---- statements ----
 
 
 @dataclass(frozen=True)
 class Statement:
     """One sentence that trials can refute.
 
-    effect       the trials -> one number for each seed
+    effect       the trials -> the effect of each seed
     side         where the effect must be for the statement to hold, seen from the threshold
     unit         what the effect is, for people
-    resolution   the interval is this much wider on both sides, if the effect is measured on a grid
     """
 
     text: str
-    effect: Callable[[Found], Values]
+    effect: Callable[[Found], Effects]
     side: Literal["above", "below"]
     threshold: float
     unit: str
-    resolution: float = 0.0
+
+    @property
+    def holds_if(self) -> str:
+        return f"{self.side} {self.threshold:.3g}"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the trials say about a statement."""
+    """What the trials say about a statement. `mean` is NaN if the effect of a seed has no bounds."""
 
     statement: Statement
-    effects: tuple[float, ...]
+    effects: tuple[Bounds, ...]
     mean: float
     low: float
     high: float
+    level: float
     verdict: Verdict
+
+    @property
+    def mean_text(self) -> str:
+        return "unknown" if math.isnan(self.mean) else f"{self.mean:.3g}"
+
+    @property
+    def interval_text(self) -> str:
+        match math.isfinite(self.low), math.isfinite(self.high):
+            case True, True:
+                return f"{self.low:.3g} to {self.high:.3g}"
+            case True, False:
+                return f"above {self.low:.3g}"
+            case False, True:
+                return f"below {self.high:.3g}"
+            case _:
+                return "unbounded"
+
+    @property
+    def known(self) -> int:
+        """The number of seeds whose effect has both bounds."""
+        return sum(math.isfinite(one.low) and math.isfinite(one.high) for one in self.effects)
+
+    @property
+    def seeds(self) -> str:
+        """The number of seeds, and of those with bounds if they are fewer."""
+        count = len(self.effects)
+        return str(count) if self.known == count else f"{self.known} of {count}"
 
 
 @dataclass(frozen=True)
@@ -109,28 +191,43 @@ class Claim:
     remark: str = ""
 
     def judge(self, found: Found) -> list[Finding]:
-        return [judge(statement, found) for statement in self.statements]
+        level = 1 - (1 - LEVEL) / len(self.statements)
+        return [judge(statement, found, level) for statement in self.statements]
 
 
-def judge(statement: Statement, found: Found) -> Finding:
+def judge(statement: Statement, found: Found, level: float = LEVEL) -> Finding:
     """The verdict of the trials about a statement."""
-    effects = tuple(value for _, value in sorted(statement.effect(found).items()) if math.isfinite(value))
-    if len(effects) < 2:
-        mean = effects[0] if effects else math.nan
-        return Finding(statement, effects, mean, -math.inf, math.inf, "undecided")
-    low, high = t_interval(effects)
-    low, high = low - statement.resolution, high + statement.resolution
+    by_seed = statement.effect(found)
+    effects = tuple(by_seed.get(seed, UNKNOWN) for seed in sorted(found.seeds | by_seed.keys()))
+    low, high = _interval([one.low for one in effects], level)[0], _interval([one.high for one in effects], level)[1]
     verdict: Verdict = "undecided"
-    if len(effects) >= MIN_SEEDS:
+    if len(effects) >= MIN_SEEDS and not math.isclose(low, high):
         above, below = low > statement.threshold, high < statement.threshold
         holds, fails = (above, below) if statement.side == "above" else (below, above)
         verdict = "supported" if holds else "refuted" if fails else "undecided"
-    return Finding(statement, effects, statistics.fmean(effects), low, high, verdict)
+    middles = [(one.low + one.high) / 2 for one in effects]
+    mean = statistics.fmean(middles) if middles and all(map(math.isfinite, middles)) else math.nan
+    return Finding(statement, effects, mean, low, high, level, verdict)
+
+
+def _interval(values: Sequence[float], level: float) -> tuple[float, float]:
+    """The interval of their mean; without limits if there are fewer than two, or one is not finite."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return -math.inf, math.inf
+    return t_interval(values, level)
 
 
 def combined(findings: Sequence[Finding]) -> Verdict:
     """The verdict about a claim."""
     verdicts = {finding.verdict for finding in findings}
-    if "refuted" in verdicts:
-        return "refuted"
-    return "supported" if verdicts == {"supported"} else "undecided"
+    if len(verdicts) == 1:
+        return verdicts.pop()
+    return "mixed" if {"supported", "refuted"} <= verdicts else "undecided"
+
+
+def headline(findings: Sequence[Finding]) -> str:
+    """The verdict about a claim, and the count of verdicts about its statements if they differ."""
+    counts = Counter(finding.verdict for finding in findings)
+    order: tuple[Verdict, ...] = ("supported", "refuted", "undecided")
+    parts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in order if counts[verdict])
+    return combined(findings) + (f" ({parts})" if len(counts) > 1 else "")

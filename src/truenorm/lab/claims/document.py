@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
-from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, combined
+from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, headline
 from truenorm.lab.grid import Grid
 
 
@@ -23,44 +22,50 @@ def document(
     machine   where it was made, and how long that took
     picture   the file name of the picture
     """
-    seeds = max(len(grid.axes["seed"]) for grid in chain.from_iterable(grids.values()))
     parts = [
         "# Claims about normalization, as experiments",
-        "This page was written by one command. Killed and started again, it gives the same numbers.",
+        "This page was written by one command. If it is interrupted and started again, it gives the same numbers.",
         f"    {command}",
         machine,
-        f"Every statement has one effect for each of {seeds} seeds: a difference between trainings that have the "
-        f"same data, "
-        "initial weights and batches. The interval is the 95% confidence interval of the mean effect, by Student's "
-        "t. A "
-        "statement is *supported* if the whole interval is where the statement says, *refuted* if the whole "
-        "interval is "
-        f"elsewhere, and *undecided* otherwise, or with fewer than {MIN_SEEDS} seeds. Thresholds were chosen before "
-        f"the "
-        "trials ran. A claim is supported if all its statements are, and refuted if one is. The networks are small: a "
-        "verdict is about these networks and these data.",
+        "Every statement has one effect for each seed; each claim says what it is. Trials of the same seed have the "
+        "same data, the same split and the same initial weights, and the same batches unless their size is what is "
+        "compared. "
+        "The interval is a confidence interval of the mean effect, by Student's t. Its level is 95% for a claim with "
+        "one statement and 1 - 0.05 / k for each of k statements, so that all intervals of a claim are right "
+        "together in 95% of such experiments. A statement is *supported* if the whole interval is where the "
+        "statement says, *refuted* if the whole interval is elsewhere, and *undecided* otherwise, or with fewer than "
+        f"{MIN_SEEDS} seeds.",
+        "Some effects are known only within bounds, such as the steps of a training that did not get to the end. Then "
+        "the interval goes from the lower end of the interval of the lower bounds to the upper end of that of the "
+        "upper bounds. A seed without an effect is not left out: its bounds are infinite, and so is the interval. "
+        "Such seeds do not count in the column seeds.",
+        "A claim is *supported* if all its statements are, *refuted* if all are, *mixed* if some are supported and "
+        "others refuted, and otherwise *undecided*. Which statements stand for a claim, and the smallest effect that "
+        "counts, are a choice. The networks are small: a verdict is about these networks and these data.",
         _table(
             ["claim", "verdict"],
-            [[f"[{claim.text}](#{claim.name})", combined(findings[claim.name])] for claim in claims],
+            [[f"[{claim.text}](#{claim.name})", headline(findings[claim.name])] for claim in claims],
         ),
         f"![The interval of each statement, its mean effect and its threshold]({picture})",
-        "Each statement: its 95% interval (bar), the mean (large dot), every seed (small dots), 0 (short line), and "
+        "Each statement: its interval (bar), the mean (large dot), every seed (small dots), 0 (short line), and "
         "the threshold (dashed line).",
     ]
     for claim in claims:
         parts += [
             f"## {claim.name}",
-            f"{claim.text} **{combined(findings[claim.name]).capitalize()}.**",
+            f"{claim.text} **{headline(findings[claim.name]).capitalize()}.**",
             claim.measured,
         ]
         rows = [
             [
-                *(finding.statement.text, _number(finding.mean), _interval(finding), finding.statement.unit),
-                *(_holds(finding), finding.verdict),
+                *(finding.statement.text, finding.statement.unit, finding.mean_text, finding.interval_text),
+                *(finding.seeds, finding.statement.holds_if, finding.verdict),
             ]
             for finding in findings[claim.name]
         ]
-        parts.append(_table(["statement", "mean effect", "95% interval", "unit", "holds", "verdict"], rows))
+        level = f"{findings[claim.name][0].level:.4g}"
+        heads = ["statement", "unit of the effect", "mean", f"interval (level {level})", "seeds", "holds if", "verdict"]
+        parts.append(_table(heads, rows))
         if claim.remark:
             parts.append(claim.remark)
         parts.append("\n".join(_settings(grid) for grid in grids[claim.name]))
@@ -71,18 +76,6 @@ def _settings(grid: Grid) -> str:
     """A grid in one line of code."""
     options = " ".join(f"{name}={','.join(map(str, values))}" for name, values in grid.axes.items() if name != "seed")
     return f"    {grid.measure}: {options}".rstrip()
-
-
-def _interval(finding: Finding) -> str:
-    return f"{_number(finding.low)} to {_number(finding.high)}"
-
-
-def _holds(finding: Finding) -> str:
-    return f"{finding.statement.side} {_number(finding.statement.threshold)}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
-from truenorm.lab.claims.claim import Claim, Found, Statement, Values, difference
+from truenorm.lab.claims.claim import Bounds, Claim, Effects, Found, Statement, difference, exact, log
 from truenorm.lab.claims.training import WORDS, Axes, grid
 from truenorm.lab.grid import Grid
 
@@ -15,16 +15,18 @@ from truenorm.lab.grid import Grid
 DEPTH = 20
 
 
-def decades(found: Found, norm: str, init_scale: float) -> Values:
+def decades(found: Found, norm: str, init_scale: float) -> Effects:
     """How many powers of ten the gradient grows or shrinks by, from the last hidden layer to the first."""
     trials = found.by_seed("gradients", norm=norm, init_scale=init_scale)
-    return {
-        seed: abs(math.log10(max(one["gradients"][0], 1e-300) / max(one["gradients"][-1], 1e-300)))
-        for seed, one in trials.items()
-    }
+    return exact(
+        {
+            seed: abs(log(one["gradients"][0], 10, 1e-300) - log(one["gradients"][-1], 10, 1e-300))
+            for seed, one in trials.items()
+        }
+    )
 
 
-def steadier(init_scale: float) -> Callable[[Found], Values]:
+def steadier(init_scale: float) -> Callable[[Found], Effects]:
     return lambda found: difference(decades(found, "none", init_scale), decades(found, "batch", init_scale))
 
 
@@ -55,10 +57,10 @@ GRADIENTS = Claim(
             "powers of ten",
         ),
         Statement(
-            "Initial weights of the right size: not farther from 1 than without a norm.",
+            "Initial weights of the right size: not farther from 1 by more than a power of ten.",
             steadier(1.0),
             "above",
-            0.0,
+            -1.0,
             "powers of ten",
         ),
     ),
@@ -70,13 +72,13 @@ GRADIENTS = Claim(
 # ---- internal covariate shift ----
 
 
-def lower_shift(kind: str) -> Callable[[Found], Values]:
-    def effect(found: Found) -> Values:
-        logs = {
-            norm: {seed: math.log2(max(one[kind], 1e-30)) for seed, one in found.by_seed("shift", norm=norm).items()}
+def lower_shift(kind: str) -> Callable[[Found], Effects]:
+    def effect(found: Found) -> Effects:
+        without, normalized = (
+            exact({seed: log(one[kind], 2, 1e-30) for seed, one in found.by_seed("shift", norm=norm).items()})
             for norm in ("none", "batch")
-        }
-        return difference(logs["none"], logs["batch"])
+        )
+        return difference(without, normalized)
 
     return effect
 
@@ -89,10 +91,12 @@ def shift_grids(quick: bool, seeds: int) -> list[Grid]:
 COVARIATE_SHIFT = Claim(
     "covariate-shift",
     "Batch norm reduces internal covariate shift.",
-    "Two measures, over a training of the character network with four hidden layers. The input drift: how far mean "
-    "and std of a layer's inputs have moved since the start. The gradient shift: how far the gradient of a layer "
-    "changes, relative to its size, when the layers before it take their step and it does not. The effect is log2 of "
-    "the ratio of the shift without and with batch norm: above 0, batch norm reduces it.",
+    "Two measures, over a training of the character network with four hidden layers, for the inputs of the second, "
+    "third and fourth. The input drift: how far mean and std of each input channel have moved since the start, for the "
+    "same batch and as in training, so with the statistics of the batch; as a root mean square over the channels, "
+    "relative to the std at the start. The gradient shift: how far the gradient of a layer changes, relative to its "
+    "size, when the layers before it take their step and it does not. The effect is log2 of the ratio of the shift "
+    "without and with batch norm: above 0, batch norm reduces it. Both trainings have the same learning rate.",
     shift_grids,
     (
         Statement(
@@ -121,20 +125,23 @@ COVARIATE_SHIFT = Claim(
 PADDED = (11, 22, 44, 100)  # 11 characters: the longest name
 
 
-def change(found: Found, norm: str, over: str, length: int) -> Values:
+def change(found: Found, norm: str, over: str, length: int) -> Effects:
     """log10 of how far padding moves the normalized valid values, relative to their size; -20 for not at all."""
     trials = found.by_seed("padding", norm=norm, statistics_over=over, max_length=length)
-    return {seed: math.log10(max(one["change"], 1e-20)) for seed, one in trials.items()}
+    return exact({seed: log(one["change"], 10, 1e-20) for seed, one in trials.items()})
 
 
-def least_growth(found: Found) -> Values:
+def least_growth(found: Found) -> Effects:
     """The smallest growth of the change from one length to the next."""
     growths = [
         difference(change(found, "batch", "all", longer), change(found, "batch", "all", shorter))
         for shorter, longer in pairwise(PADDED)
     ]
-    seeds = set.intersection(*(set(one) for one in growths))
-    return {seed: min(one[seed] for one in growths) for seed in seeds}
+    return {
+        seed: Bounds(min(one[seed].low for one in growths), min(one[seed].high for one in growths))
+        for seed in found.seeds
+        if all(seed in one for one in growths)
+    }
 
 
 def padding_grid(seeds: int, norm: str, over: str) -> Grid:
@@ -142,9 +149,9 @@ def padding_grid(seeds: int, norm: str, over: str) -> Grid:
     return grid("padding", seeds, fixed, max_length=PADDED)
 
 
-def lost_by_less_padding(found: Found) -> Values:
+def lost_by_less_padding(found: Found) -> Effects:
     trials = found.by_seed("repadding", statistics_over="all")
-    return {seed: one["less"] - one["same"] for seed, one in trials.items()}
+    return difference(*(exact({seed: one[key] for seed, one in trials.items()}) for key in ("less", "same")))
 
 
 def padding_grids(quick: bool, seeds: int) -> list[Grid]:
@@ -227,8 +234,8 @@ VALID_ROWS = Claim(
 # ---- weight and bias ----
 
 
-def undo_error(found: Found) -> Values:
-    return {seed: math.log10(max(one["error"], 1e-20)) for seed, one in found.by_seed("undo").items()}
+def undo_error(found: Found) -> Effects:
+    return exact({seed: log(one["error"], 10, 1e-20) for seed, one in found.by_seed("undo").items()})
 
 
 UNDO = Claim(

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from truenorm.lab.claims.claim import Claim, Finding
+from truenorm.lab.claims.claim import Claim, Finding, combined
 
 WIDTH, LEFT, RIGHT = 760, 16, 640  # of the picture; where axes begin and end
 HEAD, ROW = 34, 48  # heights
@@ -21,11 +21,11 @@ text { font: 12px system-ui, sans-serif; fill: #1b1f24; }
 .zero { stroke: #59636e; }
 .threshold { stroke: #1b1f24; stroke-dasharray: 3 2; }
 .paper { fill: #ffffff; }
-.supported { fill: #1a7f37; } .refuted { fill: #b3261e; } .undecided { fill: #7d5700; }
+.supported { fill: #1a7f37; } .refuted { fill: #b3261e; } .undecided, .mixed { fill: #7d5700; }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6e9ed; } .small { fill: #a0a8b0; } .axis { stroke: #4a525b; } .zero { stroke: #a0a8b0; }
   .threshold { stroke: #e6e9ed; } .paper { fill: #14181d; }
-  .supported { fill: #57c272; } .refuted { fill: #ff8a80; } .undecided { fill: #e0b040; }
+  .supported { fill: #57c272; } .refuted { fill: #ff8a80; } .undecided, .mixed { fill: #e0b040; }
 }
 """
 
@@ -35,7 +35,10 @@ def picture(claims: Sequence[Claim], findings: Mapping[str, Sequence[Finding]]) 
     parts: list[str] = []
     y = 24
     for claim in claims:
-        parts.append(f'<text class="head" x="{LEFT}" y="{y}">{escape(claim.text)}</text>')
+        parts.append(
+            f'<text class="head" x="{LEFT}" y="{y}">{escape(claim.text)} '
+            f'<tspan class="{combined(findings[claim.name])}">{combined(findings[claim.name])}</tspan></text>'
+        )
         y += HEAD - 14
         for finding in findings[claim.name]:
             parts += _row(finding, y)
@@ -53,7 +56,8 @@ def picture(claims: Sequence[Claim], findings: Mapping[str, Sequence[Finding]]) 
 def _row(finding: Finding, y: int) -> list[str]:
     statement = finding.statement
     bounds = [value for value in (finding.low, finding.high) if math.isfinite(value)]
-    values = [0.0, statement.threshold, *bounds, *finding.effects]
+    dots = [middle for one in finding.effects if math.isfinite(middle := (one.low + one.high) / 2)]
+    values = [0.0, statement.threshold, *bounds, *dots]
     low, high = min(values), max(values)
     margin = 0.04 * (high - low) or 1.0
     low, high = low - margin, high + margin
@@ -67,12 +71,14 @@ def _row(finding: Finding, y: int) -> list[str]:
         f'<line class="axis" x1="{LEFT}" x2="{RIGHT}" y1="{middle}" y2="{middle}"/>',
         f'<line class="zero" x1="{at(0)}" x2="{at(0)}" y1="{middle - 4}" y2="{middle + 4}"/>',
     ]
-    for effect in finding.effects:
+    for effect in dots:
         row.append(f'<circle class="{finding.verdict}" cx="{at(effect)}" cy="{middle}" r="1.6" opacity="0.6"/>')
-    if len(bounds) == 2:
-        width = float(at(bounds[1])) - float(at(bounds[0]))
+    if bounds:
+        left = at(finding.low) if math.isfinite(finding.low) else f"{LEFT:.1f}"  # no limit: to the end of the axis
+        right = at(finding.high) if math.isfinite(finding.high) else f"{RIGHT:.1f}"
+        width = float(right) - float(left)
         row.append(
-            f'<rect class="{finding.verdict}" x="{at(bounds[0])}" y="{middle - 4}" width="{max(width, 1):.1f}" '
+            f'<rect class="{finding.verdict}" x="{left}" y="{middle - 4}" width="{max(width, 1):.1f}" '
             'height="8" rx="3" opacity="0.45"/>'
         )
     if math.isfinite(finding.mean):
@@ -81,7 +87,8 @@ def _row(finding: Finding, y: int) -> list[str]:
         f'<line class="threshold" x1="{at(statement.threshold)}" x2="{at(statement.threshold)}" y1="{middle - 7}" '
         f'y2="{middle + 6}"/>',
         f'<text class="{finding.verdict}" x="{RIGHT + 12}" y="{middle + 4}">{finding.verdict}</text>',
-        f'<text class="small" x="{LEFT}" y="{middle + 17}">{finding.mean:.3g} ({finding.low:.3g} to '
-        f"{finding.high:.3g}) {escape(statement.unit)}; holds {statement.side} {statement.threshold:.3g}</text>",
+        f'<text class="small" x="{LEFT}" y="{middle + 17}">{finding.mean_text} '
+        f"({finding.interval_text}) {escape(statement.unit)}; holds if {statement.holds_if}; seeds: {finding.seeds}"
+        "</text>",
     ]
     return row
