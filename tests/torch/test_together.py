@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+import truenorm as tn  # noqa: E402
 import truenorm.torch as tnt  # noqa: E402
 
 nn = torch.nn
@@ -139,6 +140,41 @@ def test_one_microbatch_needs_no_gradient() -> None:
     torch.cat(tnt.together(layer, [first, x[2:]])).backward(dy)
     torch.testing.assert_close(first.grad, expected.grad[:2])
     torch.testing.assert_close(layer.weight.grad, whole.weight.grad)
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_a_loss_on_one_output_alone(engine: Any) -> None:
+    """The other micro-batch is in the statistics, so it has a gradient too."""
+    x, dy = normal(4, 3, dtype=torch.float64), normal(2, 3, seed=1, dtype=torch.float64)
+    whole, expected = tnt.BatchNorm1d(3).double(), x.clone().requires_grad_()
+    whole(expected)[:2].backward(dy)
+    tn.engine.use(engine)
+    try:
+        layer, parts = tnt.BatchNorm1d(3).double(), [x[:2].clone().requires_grad_(), x[2:].clone().requires_grad_()]
+        outputs = tnt.together(layer, parts)
+        # A gradient of the parameters alone must leave nothing behind for the next pass.
+        torch.autograd.grad(outputs[1].square().sum(), layer.weight, retain_graph=True)
+        outputs[0].backward(dy)
+    finally:
+        tn.engine.use("native" if "native" in tn.engine.available() else "reference")
+    torch.testing.assert_close(torch.cat([one.grad for one in parts]), expected.grad)
+    torch.testing.assert_close(layer.weight.grad, whole.weight.grad)
+    assert float(parts[1].grad.abs().max()) > 1e-3
+
+
+def test_x_is_saved_once() -> None:
+    saved: list[int] = []
+
+    def pack(one: Any) -> Any:
+        saved.append(one.numel())
+        return one
+
+    def forward(model: Any, x: Any) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
+            return model(x)
+
+    tnt.together(tnt.BatchNorm1d(3), [normal(5, 3).requires_grad_(), normal(7, 3)], forward)
+    assert sorted(saved) == [3, 3, 15, 21]
 
 
 def test_forms_of_microbatches() -> None:

@@ -11,15 +11,16 @@ functions follow each other, and the exchange is the one in the middle, forward 
     pool        backward: the sums of the whole
     Measure     backward: dx, from x and dy, which Apply has left for it, and the sums of the whole
 
+A part whose y no loss depends on has a dy of 0, and still a dx: its values are in the statistics of the others.
 dweight and dbias are those of the part: DistributedDataParallel averages gradients, and autograd adds those of
-micro-batches. Nothing else of the size of x is kept than x. Each verb is computed by the compiled kernels, or by the
+micro-batches. x is saved once, and nothing else of its size. Each verb is computed by the compiled kernels, or by the
 formula, which works on every device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -117,11 +118,16 @@ normalize: Callable[..., tuple[Tensor, Tensor, int]] = _outside_of_graphs(_norma
 
 @dataclass(eq=False)
 class Call:
-    """What the functions of one call share. `left`: x, dy and weight, from Apply's backward to Measure's."""
+    """What the functions of one call share.
+
+    measured          the context of Measure, which has saved x; only between the two forwards
+    output_gradient   from Apply's backward to Measure's: the number of the backward pass, x, dy and weight
+    """
 
     verbs: Verbs
     table: Tensor | None = None
-    left: list[Tensor | None] = field(default_factory=list)
+    measured: Any = None
+    output_gradient: tuple[int, Tensor, Tensor, Tensor | None] | None = None
 
 
 class Measure(torch.autograd.Function):
@@ -130,14 +136,21 @@ class Measure(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, call: Call) -> Tensor:
         ctx.call = call
+        ctx.save_for_backward(x)
+        if ctx.needs_input_grad[0]:
+            call.measured = ctx
         return call.verbs.measure(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, sums: Tensor) -> tuple[Tensor | None, ...]:
         call: Any = ctx.call
-        x, dy, weight = call.left
-        call.left = []
+        found, call.output_gradient = call.output_gradient, None
+        if found is not None and found[0] == _compat.backward_pass():
+            _, x, dy, weight = found  # a checkpoint lets each saved tensor be read once
+        else:
+            (x,) = ctx.saved_tensors
+            dy, weight = torch.zeros_like(x), None
         return call.verbs.backward(dy, x, call.table, sums[:, 1:], weight), None
 
 
@@ -146,7 +159,9 @@ class Apply(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        # Hooks such as save_on_cpu copy what is saved: x is saved here only if Measure has no backward.
+        ctx.measured, call.measured = call.measured, None
+        ctx.save_for_backward(weight, x if ctx.measured is None else None)
         ctx.bias, ctx.call = None if bias is None else torch.empty_like(bias), call
         call.table = table.detach()
         return call.verbs.forward(x, call.table, weight, bias)
@@ -154,12 +169,14 @@ class Apply(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
+        weight, x = ctx.saved_tensors
+        if ctx.measured is not None:
+            (x,) = ctx.measured.saved_tensors
         call: Call = ctx.call
         assert call.table is not None
         sums, dweight, dbias = call.verbs.backward_sums(dy, x, call.table, weight, ctx.bias)
         if ctx.needs_input_grad[0]:
-            call.left = [x, dy, weight]
+            call.output_gradient = _compat.backward_pass(), x, dy, weight
         return None, torch.cat([torch.zeros_like(sums[:, :1]), sums], 1), dweight, dbias, None
 
 
