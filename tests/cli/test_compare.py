@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from truenorm.cli import main
+from truenorm.lab.grid import Grid
+from truenorm.lab.results import Results, make_plan
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -150,6 +152,10 @@ def test_failed_trials_are_listed_and_tried_again(
             "--norm: one of 'none', 'batch', 'layer', 'rms' or 'group', got 'batsh'.",
         ),
         (
+            ["--merge", ".", "--dry-run"],
+            "--merge: needs --out, and takes no --dry-run. See 'truenorm compare --help'.",
+        ),
+        (
             ["--norm", "none", "--shard", "3/2", "--out", "new"],
             "Invalid value for '--shard': must be I/N with I from 1 to N, such as 1/2, got '3/2'. "
             "See 'truenorm compare --help'.",
@@ -175,6 +181,35 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     assert called(capsys, *arguments) == (2, "", f"truenorm: {message}\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistyped_directory_starts_nothing(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_whole(words, tmp_path / "part", capsys, "--seeds", "1")
+    monkeypatch.chdir(tmp_path)
+    Path("none").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert called(capsys, "--out", "prt") == (2, "", "truenorm: prt: not a results directory, it does not exist.\n")
+    problem = "truenorm: none: not a results directory, it has no grid.json.\n"
+    assert called(capsys, "--out", "none") == (2, "", problem)
+    for others in (["none", "part"], ["part", "none"]):
+        merged = [word for other in others for word in ("--merge", other)]
+        assert called(capsys, *merged, "--out", "new") == (2, "", problem)
+    assert sorted(tmp_path.rglob("*")) == before
+    words.unlink()
+    assert called(capsys, "--merge", "part", "--out", "new")[0] == 0
+
+
+def test_the_results_of_claims_are_no_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Results(Path("claims"), make_plan([Grid("undo", {"seed": (0, 1)})])):
+        pass
+    message = "truenorm: claims: holds the results of truenorm claims, not of a comparison. Choose another.\n"
+    assert called(capsys, "--out", "claims") == (2, "", message)
+    assert called(capsys, "--merge", "claims", "--out", "new") == (2, "", message)
 
 
 def test_results_of_another_version_are_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,15 @@ def test_the_name_of_a_trial_is_a_hash_of_all_that_it_depends_on() -> None:
     assert Trial("train", config).name == Trial("train", make_config({"steps": 5})).name
 
 
+def test_the_order_of_options_changes_nothing(words: Path) -> None:
+    axes = {"norm": ("none", "batch"), "lr": (0.1, 0.3), "seed": (0, 1), "data": (str(words),)}
+    one, other = (make_grid("train", dict(items)) for items in (axes.items(), reversed(axes.items())))
+    assert list(one.trials()) == list(other.trials())
+    assert json.dumps(one.as_dict()) == json.dumps(other.as_dict())
+    backwards = one.as_dict() | {"axes": dict(reversed(one.as_dict()["axes"].items()))}
+    assert list(Grid.from_dict(backwards).trials()) == list(one.trials())
+
+
 def test_a_grid_survives_its_json(words: Path) -> None:
     grid = small_grid(words, lr=(0.1, 0.3))
     assert Grid.from_dict(grid.as_dict()) == grid
@@ -58,7 +68,7 @@ def test_a_grid_survives_its_json(words: Path) -> None:
         ),
         (
             {"norm": ("batch", "group"), "hidden": (8, 10)},
-            "impossible cell hidden=10 norm=group: groups: must divide the 10 features into groups of two or more, "
+            "impossible cell norm=group hidden=10: groups: must divide the 10 features into groups of two or more, "
             "got 4. Choose another --groups or --hidden.",
         ),
         ({"max_length": (11, 44)}, "--max-length: only with --task gender, got --task words."),

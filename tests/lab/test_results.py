@@ -167,6 +167,7 @@ def change_plan(directory: Path, **entries: object) -> None:
         ({"grids": [{"measure": "train", "axes": {"no_option": [1]}}]}, "grid.json is damaged or of another version"),
         ({"grids": [{"measure": "nothing", "axes": {}}]}, "grid.json is damaged or of another version of truenorm."),
         ({"grids": 3}, "grid.json is damaged or of another version of truenorm."),
+        ({"data": 3}, "grid.json is damaged or of another version of truenorm."),
     ],
 )
 def test_other_versions_are_refused(words: Path, tmp_path: Path, entries: dict[str, object], message: str) -> None:
@@ -187,6 +188,40 @@ def test_a_directory_with_other_files_is_refused_and_left_alone(words: Path, tmp
         store.read(tmp_path / "out")
     with pytest.raises(ValueError, match=r"none: not a results directory, it does not exist\."):
         store.read(tmp_path / "none")
+
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"precious.txt"}  # no lock either
+
+
+def test_a_directory_whose_first_write_was_killed_is_used(words: Path, tmp_path: Path) -> None:
+    grid = small_grid(words)
+    filled(tmp_path / "whole", grid)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/lock").touch()
+    (tmp_path / "out/.grid.json.part").write_bytes(b'{"format": ')
+    filled(tmp_path / "out", grid)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_merging_takes_over_what_is_damaged_and_what_is_known_about_the_machine(words: Path, tmp_path: Path) -> None:
+    grid = small_grid(words)
+    first, second, third, _ = grid.trials()
+    filled(tmp_path / "out", grid, [first, second])
+    damage(tmp_path / f"out/trial-{first.name}.json")
+    filled(tmp_path / "part", grid, [first, third])
+    with Results(tmp_path / "part", make_plan([grid])) as part:
+        part.events.append("a worker ended")
+        part.failed |= {second.name: "no memory", "other": "is not in the plan"}
+        part.seconds[third.name] = 1.5
+    words.unlink()  # merging needs no data
+    with Results(tmp_path / "out", store.read_plan(tmp_path / "part")) as out:
+        assert out.merge(tmp_path / "part") == 2
+        assert out.finished() == {first.name, second.name, third.name}
+        assert (out.events, out.failed, out.seconds[third.name]) == (["a worker ended"], {}, 1.5)
+    with Results(tmp_path / "new", store.read_plan(tmp_path / "part")) as new:
+        new.merge(tmp_path / "part")
+        assert new.failed == {second.name: "no memory"}
+    with Results(tmp_path / "new", store.read_plan(tmp_path / "part")) as again:
+        assert again.failed == {second.name: "no memory"}
 
 
 def test_two_processes_cannot_write_the_same_directory(words: Path, tmp_path: Path) -> None:

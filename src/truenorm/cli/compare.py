@@ -120,13 +120,15 @@ def command(
         raise click.UsageError("--merge: takes no options of a grid and no --shard or --dask.")
     if workers is not None and dask is not None:
         raise click.UsageError("--workers: not with --dask, whose workers are started by dask worker.")
-    grid = _grid(given, seeds, merge[0] if merge else out)
+    if merge:
+        if dry_run or out is None:
+            raise click.UsageError("--merge: needs --out, and takes no --dry-run.")
+        return _merge(out, merge, csv_file)
+    grid = _grid(given, seeds, out)
     if dry_run:
         _show_plan(grid, shard, workers or default_workers())
         return 0
     assert out is not None
-    if merge:
-        return _merge(grid, out, merge, csv_file)
     return _run(grid, out, shard, workers, dask, csv_file)
 
 
@@ -135,9 +137,8 @@ command.params += _axes()
 
 def _grid(given: dict[str, str], seeds: int | None, existing: Path | None) -> Grid:
     """The grid of these options; without any, that of an existing results directory."""
-    if not given and seeds is None and existing is not None and (existing / store.GRID).exists():
-        grids, _ = store.read(existing)
-        return grids[0]
+    if not given and seeds is None and existing is not None:
+        return _compared(existing, store.read_plan(existing))
     axes: dict[str, tuple[Any, ...]] = {}
     for name, text in given.items():
         match name:
@@ -148,6 +149,14 @@ def _grid(given: dict[str, str], seeds: int | None, existing: Path | None) -> Gr
             case _:
                 axes[name] = parse_axis(name, text)
     return make_grid("train", axes | {"seed": tuple(range(seeds or SEEDS))})
+
+
+def _compared(directory: Path, plan: dict[str, Any]) -> Grid:
+    """The grid of a results directory that `truenorm compare` made."""
+    grids = [Grid.from_dict(grid) for grid in plan["grids"]]
+    if len(grids) != 1 or grids[0].measure != "train":
+        raise ValueError(f"{directory}: holds the results of truenorm claims, not of a comparison. Choose another.")
+    return grids[0]
 
 
 def _part(trials: Iterator[Trial], shard: tuple[int, int] | None) -> Iterator[Trial]:
@@ -264,8 +273,14 @@ def stop_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _merge(grid: Grid, out: Path, others: tuple[Path, ...], csv_file: Path | None) -> int:
-    with Results(out, make_plan([grid])) as results:
+def _merge(out: Path, others: tuple[Path, ...], csv_file: Path | None) -> int:
+    plans = {other: store.read_plan(other) for other in others}  # all are read before anything is written
+    for other, plan in plans.items():
+        _compared(other, plan)
+        store.require_same(other, plan, plans[others[0]])
+    grid = _compared(others[0], plans[others[0]])
+    again = f"truenorm compare --out {printable(shlex.quote(str(out)))}"
+    with Results(out, plans[others[0]]) as results:
         for other in others:
             count = results.merge(other)
             click.echo(f"{printable(str(other))}: {count:,} new trials.", err=True)
@@ -274,9 +289,8 @@ def _merge(grid: Grid, out: Path, others: tuple[Path, ...], csv_file: Path | Non
             _write_csv(results, grid, csv_file)
         show_cells(results, grid)
         if done < total:
-            again = f"truenorm compare --out {printable(shlex.quote(str(out)))}"
             click.echo(f"{total - done:,} of {total:,} trials are missing. To run them: {again}")
-        return show_end(results, total)
+        return show_end(results, total, again)
 
 
 def _write_csv(results: Results, grid: Grid, file: Path) -> None:
@@ -306,7 +320,7 @@ def show_cells(results: Results, grid: Grid) -> None:
     console.print("Best first; mean ± standard deviation over the seeds that did not diverge.\n")
 
 
-def show_end(results: Results, total: int, again: str = "") -> int:
+def show_end(results: Results, total: int, again: str) -> int:
     """Failed trials, and where the results are. Returns the exit code."""
     where = printable(str(results.directory))
     if results.failed:

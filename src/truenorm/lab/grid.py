@@ -3,7 +3,7 @@
     Grid("train", {"norm": ("none", "batch"), "lr": (0.1, 0.3), "seed": (0, 1, 2)})
 
 Every option of `Config` can be an axis; an option with one value is the same in all trials. The trials are the cells
-of the product, the last option varies fastest.
+of the product, in the order of `Config`; the seed varies fastest.
 
 Some options have a meaning only beside certain values of another one: `norm_at` beside a norm. In a cell without such a
 value the option is left out, so that "none" beside before and after is one cell and not two. A cell that is impossible,
@@ -68,9 +68,16 @@ class Grid:
     def from_dict(cls, content: Any) -> Grid:
         """A grid from `as_dict`; ValueError, TypeError or LookupError if it is something else."""
         axes = {name: tuple(parse_option(name, value) for value in values) for name, values in content["axes"].items()}
+        axes = in_order(axes)
         if content["measure"] not in MEASURES:
             raise ValueError(f"measure: one of {', '.join(MEASURES)}, got {content['measure']!r}.")
         return cls(content["measure"], axes)
+
+
+def in_order(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """The axes in the order of `Config`, then the seed: trials and shards do not depend on the order of options."""
+    names = [name for name in Config.model_fields if name in axes and name != "seed"]
+    return {name: axes[name] for name in [*names, *(["seed"] if "seed" in axes else [])]}
 
 
 def parse_axis(name: str, text: str) -> tuple[Any, ...]:
@@ -89,7 +96,7 @@ def parse_axis(name: str, text: str) -> tuple[Any, ...]:
 
 def make_grid(measure: str, axes: Mapping[str, Sequence[Any]]) -> Grid:
     """A grid that was checked: every cell is possible, its data can be read, and its network fits into memory."""
-    grid = Grid(measure, {name: tuple(values) for name, values in axes.items()})
+    grid = Grid(measure, in_order({name: tuple(values) for name, values in axes.items()}))
     if (size := math.prod(map(len, grid.axes.values()))) > MAX_CELLS:
         raise ValueError(f"grid: at most {MAX_CELLS:,} trials, got {size:,}. Leave out values, or split the grid.")
     used: set[str] = set()

@@ -54,20 +54,26 @@ class Results:
         self.failed: dict[str, str] = {}
         self._files = RunDirectory.create(directory)
         try:
+            self._refuse_other_files()  # before a lock is made among them
             self._files.lock()
-            if not self._files.holds(GRID) and (others := set(self._files.names()) - {"lock"}):
-                raise ValueError(f"{directory}: a new or empty directory, got one with {min(others)}. Choose another.")
+            self._refuse_other_files()
             found = _plan(self._files) if self._files.holds(GRID) else None
             if found is not None:
                 _check_version(directory, found, self.plan)
                 if not replace and found["grids"] != self.plan["grids"]:
                     raise ValueError(f"{directory}: holds the results of another grid. Choose another --out.")
-                self._read_machine()
+                self.seconds, self.events, self.failed = _machine(self._files)
             if found != self.plan:
                 self._files.write(GRID, checkpoint.encode_json(self.plan))
         except BaseException:
             self._files.__exit__(None, None, None)
             raise
+
+    def _refuse_other_files(self) -> None:
+        """Raise unless this is a results directory, or empty. A first write that was killed leaves a temporary file."""
+        ours = {"lock", f".{GRID}.part"}
+        if not self._files.holds(GRID) and (others := set(self._files.names()) - ours):
+            raise ValueError(f"{self.directory}: a new or empty directory, got one with {min(others)}. Choose another.")
 
     def __enter__(self) -> Self:
         return self
@@ -98,21 +104,18 @@ class Results:
         """Take over the trials of this plan that another directory has. Returns how many."""
         count = 0
         with _open(other) as files:
-            _check_version(other, found := _plan(files), self.plan)
-            if found["grids"] != self.plan["grids"]:
-                raise ValueError(f"{other}: holds the results of another grid, so it cannot be merged.")
-            present = set(self._files.names())
+            require_same(other, _plan(files), self.plan)
+            seconds, events, failed = _machine(files)
+            self.events += events
             for trial in _trials(self.plan):
-                if _file(trial) not in present and (file := _intact(files, trial)) is not None:
-                    self.add(trial, file)
+                if _intact(self._files, trial) is not None:
+                    continue
+                if (file := _intact(files, trial)) is not None:
+                    self.add(trial, file, seconds.get(trial.name))
                     count += 1
+                elif trial.name in failed:
+                    self.failed[trial.name] = failed[trial.name]
         return count
-
-    def _read_machine(self) -> None:
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # nothing depends on it
-            found = checkpoint.decode_json(self._files.read(MACHINE), MACHINE)
-            self.seconds = {str(name): float(seconds) for name, seconds in found["seconds"].items()}
-            self.events = [str(event) for event in found["events"]]
 
     def _write_machine(self) -> None:
         content = {
@@ -138,17 +141,18 @@ def make_plan(grids: Sequence[Grid]) -> dict[str, Any]:
     }
 
 
+def read_plan(directory: Path) -> dict[str, Any]:
+    """What grid.json of a results directory holds."""
+    with _open(directory) as files:
+        return _plan(files)
+
+
 def read(directory: Path) -> tuple[list[Grid], Iterator[tuple[Trial, Result | None]]]:
     """The grids of a results directory, and its trials in order: None for those that have no result yet."""
-    files = _open(directory)
-    try:
-        plan = _plan(files)
-    except BaseException:
-        files.__exit__(None, None, None)
-        raise
+    plan = read_plan(directory)
 
     def trials() -> Iterator[tuple[Trial, Result | None]]:
-        with files:
+        with _open(directory) as files:
             yield from _read(files, plan)
 
     return [Grid.from_dict(grid) for grid in plan["grids"]], trials()
@@ -168,6 +172,18 @@ def _trials(plan: Mapping[str, Any]) -> Iterator[Trial]:
             if trial.name not in seen:
                 seen.add(trial.name)
                 yield trial
+
+
+def _machine(files: RunDirectory) -> tuple[dict[str, float], list[str], dict[str, str]]:
+    """Seconds, events and failed trials; nothing if the file is missing or damaged, as nothing depends on it."""
+    try:
+        found = checkpoint.decode_json(files.read(MACHINE), MACHINE)
+        seconds = {str(name): float(value) for name, value in found["seconds"].items()}
+        events = [str(event) for event in found["events"]]
+        failed = {str(name): str(error) for name, error in found["failed"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}, [], {}
+    return seconds, events, failed
 
 
 def _intact(files: RunDirectory, trial: Trial) -> bytes | None:
@@ -199,10 +215,18 @@ def _plan(files: RunDirectory) -> dict[str, Any]:
     try:
         for grid in plan["grids"]:
             Grid.from_dict(grid)
-        plan["truenorm"], plan["data"]
+        if not (isinstance(plan["truenorm"], str) and isinstance(plan["data"], dict)):
+            raise TypeError
     except (ValueError, TypeError, LookupError, AttributeError):
         raise ValueError(f"{files.path}: {GRID} is damaged or of another version of truenorm.") from None
     return plan
+
+
+def require_same(directory: Path, found: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    """Raise if the trials of a directory cannot be merged with those of a plan."""
+    _check_version(directory, found, plan)
+    if found["grids"] != plan["grids"]:
+        raise ValueError(f"{directory}: holds the results of another grid, so it cannot be merged.")
 
 
 def _check_version(directory: Path, found: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
