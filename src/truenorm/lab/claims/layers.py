@@ -12,12 +12,12 @@ from truenorm.lab.grid import Grid
 
 # ---- gradients through many layers ----
 
-DEPTH = 20
+FEW, DEPTH = 5, 20  # hidden layers
 
 
-def decades(found: Found, norm: str, init_scale: float) -> Effects:
+def decades(found: Found, norm: str, init_scale: float, depth: int) -> Effects:
     """How many powers of ten the gradient grows or shrinks by, from the last hidden layer to the first."""
-    trials = found.by_seed("gradients", norm=norm, init_scale=init_scale)
+    trials = found.by_seed("gradients", norm=norm, init_scale=init_scale, depth=depth)
     return exact(
         {
             seed: abs(log(one["gradients"][0], 10, 1e-300) - log(one["gradients"][-1], 10, 1e-300))
@@ -26,12 +26,17 @@ def decades(found: Found, norm: str, init_scale: float) -> Effects:
     )
 
 
-def steadier(init_scale: float) -> Callable[[Found], Effects]:
-    return lambda found: difference(decades(found, "none", init_scale), decades(found, "batch", init_scale))
+def steadier(init_scale: float, depth: int = DEPTH) -> Callable[[Found], Effects]:
+    return lambda found: difference(*(decades(found, norm, init_scale, depth) for norm in ("none", "batch")))
+
+
+def growth(init_scale: float) -> Callable[[Found], Effects]:
+    """How much more batch norm does in a deep network than in one of few layers."""
+    return lambda found: difference(steadier(init_scale, DEPTH)(found), steadier(init_scale, FEW)(found))
 
 
 def gradient_grids(quick: bool, seeds: int) -> list[Grid]:
-    fixed: Axes = {"depth": (DEPTH,), "activation": ("relu",), "steps": (1,)}
+    fixed: Axes = {"depth": (FEW, DEPTH), "activation": ("relu",), "steps": (1,)}
     return [grid("gradients", seeds, WORDS, fixed, norm=("none", "batch"), init_scale=(0.5, 1.0, 2.0))]
 
 
@@ -39,7 +44,8 @@ GRADIENTS = Claim(
     "gradients",
     "Batch norm keeps gradients from vanishing and exploding.",
     f"The gradient of the loss at the first of {DEPTH} hidden layers with ReLU, divided by that at the last, before "
-    "the first step. The effect is by how many powers of ten this ratio is closer to 1 with batch norm.",
+    "the first step. The effect is by how many powers of ten this ratio is closer to 1 with batch norm; of the "
+    f"statements about depth, how much larger that is than with {FEW} layers.",
     gradient_grids,
     (
         Statement(
@@ -55,6 +61,17 @@ GRADIENTS = Claim(
             "above",
             1.0,
             "powers of ten",
+        ),
+        *(
+            Statement(
+                f"Initial weights {size} as large: with {DEPTH} layers, the effect is larger than with {FEW} by more "
+                "than a power of ten.",
+                growth(scale),
+                "above",
+                1.0,
+                "powers of ten",
+            )
+            for size, scale in (("half", 0.5), ("twice", 2.0))
         ),
         Statement(
             "Initial weights of the right size: not farther from 1 by more than a power of ten.",
