@@ -41,6 +41,7 @@ def test_verdicts_are_the_same_when_the_trials_are_there(tmp_path: Path, capsys:
     low, high = statement["interval"]
     assert low < statement["mean"] < high < -12
     text = page.read_text()
+    assert "\nIt took 1 s with 1 worker. The times of all 5 trials add up to 1 s. " in text
     assert f"    truenorm claims --seeds 5 --only undo --write {page}\n" in text
     assert "| [Weight and bias can undo the normalization.](#undo) | supported |\n" in text
     assert "\n## undo\n" in text

@@ -129,10 +129,25 @@ def test_failed_trials_are_listed_and_tried_again(
         f"2 of 4 trials failed. All are listed in {out}/machine.json. "
         f"To try them again: truenorm compare --out {out} --workers 1"
     )
-    assert len(json.loads((out / "machine.json").read_text())["failed"]) == 2
+    machine = json.loads((out / "machine.json").read_text())
+    assert len(machine["failed"]) == 2
+    assert [(one["trials"], one["workers"]) for one in machine["sessions"]] == [(2, 1)]
     monkeypatch.setattr("truenorm.lab.dispatch.run_all.__defaults__", (fake_work,))
     assert called(capsys, *arguments)[0] == 0
-    assert json.loads((out / "machine.json").read_text())["failed"] == {}
+    machine = json.loads((out / "machine.json").read_text())
+    assert machine["failed"] == {}
+    assert [one["trials"] for one in machine["sessions"]] == [2, 2]
+
+
+def test_what_depends_on_the_machine_is_written_now_and_then(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed writes nothing at its end."""
+    monkeypatch.setattr("truenorm.cli.compare.WRITE_SECONDS", -1.0)
+    monkeypatch.setattr(Results, "__exit__", lambda results, *_: results._files.__exit__(None, None, None))
+    run_whole(words, tmp_path / "out", capsys)
+    machine = json.loads((tmp_path / "out/machine.json").read_text())
+    assert (len(machine["seconds"]), machine["sessions"][0]["trials"]) == (4, 4)
 
 
 @pytest.mark.parametrize(

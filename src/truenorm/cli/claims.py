@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import shlex
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, Found, combined
 from truenorm.lab.claims.document import document
 from truenorm.lab.claims.picture import picture
 from truenorm.lab.grid import Grid
-from truenorm.lab.results import Results, make_plan
+from truenorm.lab.results import Results, Session, make_plan
 from truenorm.lab.trial import Trial
 
 STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow", "mixed": "yellow"}
@@ -54,7 +53,7 @@ Press Ctrl-C to stop: finished trials stay in --out, and the same command goes o
 )
 @click.option("--list", "as_list", is_flag=True, help="List the claims.")
 @click.option("--only", type=click.Choice(list(CLAIMS)), multiple=True, help="Only this claim. May be repeated.")
-@click.option("--quick", is_flag=True, help="Shorter trainings and fewer settings: about a minute on two processors.")
+@click.option("--quick", is_flag=True, help="Shorter trainings and fewer settings: two minutes on two processors.")
 @click.option(
     "--seeds", type=click.IntRange(1, 1000), help=f"Number of seeds.  [default: {SEEDS}; --quick: {QUICK_SEEDS}]"
 )
@@ -97,7 +96,6 @@ def command(
     grids = {claim.name: list(claim.grids(quick, count)) for claim in claims}
     plan = make_plan([grid for some in grids.values() for grid in some])
     pool = workers_for(workers, dask)
-    begin = time.monotonic()
     with Results(out, plan, replace=True) as results:
         finished = results.finished()
         missing = [trial for trial, result in results.read() if result is None]
@@ -110,7 +108,8 @@ def command(
             click.echo(f"\nStopped. Finished trials are in {printable(str(out))}; the same command goes on.", err=True)
             return STOPPED
         found = {name: Found(_of(results, some)) for name, some in grids.items()}
-        seconds = sum(results.seconds.get(trial.name, 0.0) for trial, _ in results.read())
+        seconds = [results.seconds.get(trial.name) for trial, _ in results.read()]
+        sessions = list(results.sessions)
         failed = dict(results.failed)
     findings = {claim.name: claim.judge(found[claim.name]) for claim in claims}
     if as_json:
@@ -124,18 +123,32 @@ def command(
         repeat = (
             f"truenorm claims{' --quick' if quick else ''} --seeds {count}{chosen} --write {shlex.quote(str(write))}"
         )
-        took = f"{len(missing):,} trials in {duration(time.monotonic() - begin)} with {pool.count} workers"
-        if not missing:
-            took = "All trials were there already"
         machine = (
-            f"{took}; all trials together took {duration(seconds)} on one. {platform.system()} {platform.machine()}, "
-            f"{os.cpu_count()} processors; Python {platform.python_version()}, NumPy {np.__version__}, "
-            f"truenorm {plan['truenorm']}."
+            f"{_time_taken(seconds, sessions)} {platform.system()} {platform.machine()}, {os.cpu_count()} processors; "
+            f"Python {platform.python_version()}, NumPy {np.__version__}, truenorm {plan['truenorm']}."
         )
         drawn = write.with_suffix(".svg")
         drawn.write_text(picture(claims, findings), "utf-8")
         write.write_text(document(claims, findings, grids, repeat, machine, drawn.name), "utf-8")
     return FAILED if failed else 0
+
+
+def _time_taken(seconds: list[float | None], sessions: list[Session]) -> str:
+    """How long trials took: for the clock on the wall, and added up.
+
+    >>> _time_taken([200.0, 100.0, None], [{"trials": 2, "workers": 2, "seconds": 151.0}])
+    'It took 3 min with 2 workers. The times of 2 of 3 trials, the others are not known, add up to 5 min.'
+    """
+    known = [one for one in seconds if one is not None]
+    which = f"all {len(known):,} trials"
+    if len(known) < len(seconds):
+        which = f"{len(known):,} of {len(seconds):,} trials, the others are not known,"
+    counts = sorted({session["workers"] for session in sessions})
+    workers = "1 worker" if counts == [1] else f"{' or '.join(map(str, counts))} workers"
+    parts = f", in {len(sessions)} parts" if len(sessions) > 1 else ""
+    wall = duration(sum(session["seconds"] for session in sessions))
+    took = f"It took {wall} with {workers}{parts}. " if sessions else ""
+    return f"{took}The times of {which} add up to {duration(sum(known))}."
 
 
 def _of(results: Results, grids: list[Grid]) -> Iterator[tuple[Trial, Any]]:

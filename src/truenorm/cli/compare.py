@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -34,6 +35,7 @@ from truenorm.lab.trial import Trial
 
 MOST_ROWS = 40  # of the table at the end
 SHOWN_FAILURES = 10
+WRITE_SECONDS = 10.0  # between two writes of machine.json: a process that is killed loses no more
 FAILED = 3  # exit code
 SEEDS = 5
 ONE_VALUE = ("data", "target")  # may hold commas
@@ -236,10 +238,22 @@ def workers_for(workers: int | None, dask: str | None) -> Workers:
 def run_missing(results: Results, missing: Iterator[Trial], count: int, pool: Workers) -> None:
     """Run trials and write their files, with a progress bar."""
     results.failed.clear()
+    if not count:
+        return
+    session: store.Session = {"trials": 0, "workers": pool.count, "seconds": 0.0}
+    results.sessions.append(session)
+    begin = written = time.monotonic()
     with trials_progress(count) as progress:
 
         def on_done(trial: Trial, file: bytes, seconds: float) -> None:
+            nonlocal written
             results.add(trial, file, seconds)
+            now = time.monotonic()
+            session["trials"] += 1
+            session["seconds"] = round(now - begin, 1)
+            if now > written + WRITE_SECONDS:
+                results.write_machine()
+                written = now
             progress.advance()
 
         def on_failed(trial: Trial, error: str) -> None:

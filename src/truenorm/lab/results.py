@@ -2,7 +2,8 @@
 
     grid.json          the plan: format, version of truenorm, hash of the data, and the grids (`lab.grid`)
     trial-NAME.json    one finished trial: measure, config, result (`lab.trial`). NAME is a hash of measure and config
-    machine.json       what depends on the machine: seconds of each trial, workers that were lost, trials that failed
+    machine.json       what depends on the machine: seconds of each trial, workers that were lost, trials that failed,
+                       and for each process that ran trials: how many, for how long, on how many workers
     lock               locked while a process works on the directory
 
 grid.json and the trials do not depend on how many workers ran the trials, on their kind, or on how often the work was
@@ -25,7 +26,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import numpy as np
 
@@ -42,6 +43,14 @@ FORMAT = "truenorm-results-2"  # also changes when a measure does: results of di
 GRID, MACHINE = "grid.json", "machine.json"
 
 
+class Session(TypedDict):
+    """A process that ran trials."""
+
+    trials: int
+    workers: int
+    seconds: float
+
+
 class Results:
     """A results directory that this process has locked, to add trials to."""
 
@@ -52,6 +61,7 @@ class Results:
         self.seconds: dict[str, float] = {}
         self.events: list[str] = []
         self.failed: dict[str, str] = {}
+        self.sessions: list[Session] = []
         self._files = RunDirectory.create(directory)
         try:
             self._refuse_other_files()  # before a lock is made among them
@@ -62,7 +72,7 @@ class Results:
                 _check_version(directory, found, self.plan)
                 if not replace and found["grids"] != self.plan["grids"]:
                     raise ValueError(f"{directory}: holds the results of another grid. Choose another --out.")
-                self.seconds, self.events, self.failed = _machine(self._files)
+                self.seconds, self.events, self.failed, self.sessions = _machine(self._files)
             if found != self.plan:
                 self._files.write(GRID, checkpoint.encode_json(self.plan))
         except BaseException:
@@ -83,7 +93,7 @@ class Results:
     ) -> None:
         # If the disk is full or the directory is gone, that error is on its way already.
         with self._files, suppress(OSError, ValueError):
-            self._write_machine()
+            self.write_machine()
 
     def finished(self) -> set[str]:
         """The names of the trials that have an intact file."""
@@ -105,8 +115,9 @@ class Results:
         count = 0
         with _open(other) as files:
             require_same(other, _plan(files), self.plan)
-            seconds, events, failed = _machine(files)
+            seconds, events, failed, sessions = _machine(files)
             self.events += events
+            self.sessions += sessions
             for trial in _trials(self.plan):
                 if _intact(self._files, trial) is not None:
                     continue
@@ -117,7 +128,8 @@ class Results:
                     self.failed[trial.name] = failed[trial.name]
         return count
 
-    def _write_machine(self) -> None:
+    def write_machine(self) -> None:
+        """Write machine.json; it is also written when this object is closed."""
         content = {
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
             "python": platform.python_version(),
@@ -125,6 +137,7 @@ class Results:
             "seconds": self.seconds,
             "events": self.events,
             "failed": self.failed,
+            "sessions": self.sessions,
         }
         self._files.write(MACHINE, checkpoint.encode_json(content))
 
@@ -174,16 +187,20 @@ def _trials(plan: Mapping[str, Any]) -> Iterator[Trial]:
                 yield trial
 
 
-def _machine(files: RunDirectory) -> tuple[dict[str, float], list[str], dict[str, str]]:
-    """Seconds, events and failed trials; nothing if the file is missing or damaged, as nothing depends on it."""
+def _machine(files: RunDirectory) -> tuple[dict[str, float], list[str], dict[str, str], list[Session]]:
+    """Seconds, events, failed trials and sessions; none if the file is missing or damaged: nothing depends on it."""
     try:
         found = checkpoint.decode_json(files.read(MACHINE), MACHINE)
         seconds = {str(name): float(value) for name, value in found["seconds"].items()}
         events = [str(event) for event in found["events"]]
         failed = {str(name): str(error) for name, error in found["failed"].items()}
+        sessions = [
+            Session(trials=int(one["trials"]), workers=int(one["workers"]), seconds=float(one["seconds"]))
+            for one in found["sessions"]
+        ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}, [], {}
-    return seconds, events, failed
+        return {}, [], {}, []
+    return seconds, events, failed, sessions
 
 
 def _intact(files: RunDirectory, trial: Trial) -> bytes | None:
