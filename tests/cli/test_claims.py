@@ -26,6 +26,28 @@ def test_the_claims_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(CLAIMS) == 13
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "2", "--dask", "x:1"], "--workers: not with --dask, whose workers are started by dask worker."),
+        (["--write", "none/claims.md"], "--write: a file in a directory that exists, got none/claims.md."),
+        (["--write", "x.svg"], "--write: the name of a Markdown file, got one of a picture. Its picture is beside it."),
+    ],
+)
+def test_bad_input_is_said_before_anything_runs(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = called(capsys, "--only", "undo", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"truenorm: {message}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_verdicts_are_the_same_when_the_trials_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, more = tmp_path / "claims.md", ["--workers", "1", "--out", str(tmp_path / "out")]
     code, first, err = called(capsys, "--only", "undo", "--seeds", "5", "--json", "--write", str(page), *more)

@@ -167,6 +167,14 @@ def test_what_depends_on_the_machine_is_written_now_and_then(
             "--norm: one of 'none', 'batch', 'layer', 'rms' or 'group', got 'batsh'.",
         ),
         (
+            ["--norm", "none", "--csv", "none/trials.csv", "--out", "new"],
+            "--csv: a file in a directory that exists, got none/trials.csv.",
+        ),
+        (
+            ["--norm", "none", "--csv", "/dev/null", "--out", "new"],
+            "--csv: an ordinary file or a new one, got /dev/null.",
+        ),
+        (
             ["--merge", ".", "--dry-run"],
             "--merge: needs --out, and takes no --dry-run. See 'truenorm compare --help'.",
         ),
@@ -266,6 +274,8 @@ def test_a_cluster_gives_the_same_bytes_and_a_killed_worker_is_replaced(
         process.communicate(timeout=300)
         assert process.returncode == 0
         assert len(contents(tmp_path / "long")) == 9
+        (event,) = json.loads((tmp_path / "long/machine.json").read_text())["events"]
+        assert event.startswith(f"{address} lost the worker tcp://")
         gone = start_and_wait_for_a_trial([*arguments, "--lr", "0.2"], tmp_path / "gone")
         cluster.communicate("\n")
         _, err = gone.communicate(timeout=120)

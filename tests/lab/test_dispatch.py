@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from fake_trials import (
 )
 
 from truenorm.lab.dispatch import Handlers, run_all
-from truenorm.lab.executors import Workers, in_process, processes
+from truenorm.lab.executors import Workers, _require_same_versions, in_process, processes
 from truenorm.lab.results import Results, make_plan
 from truenorm.lab.summary import summarise
 from truenorm.lab.trial import Trial
@@ -77,6 +77,37 @@ def test_what_is_wrong_with_the_workers_is_said_once(words: Path, monkeypatch: p
     workers = Workers(2, 0, Slow, lambda: "no workers")
     run_all(small_grid(words, seeds=1).trials(), workers, record.handlers, fake_work)
     assert (len(record.done), record.events) == (2, ["no workers"])
+
+
+class Cluster:
+    """What `client.run` returns or raises."""
+
+    def __init__(self, versions: dict[str, str] | Exception) -> None:
+        self.versions = versions
+
+    def run(self, function: Callable[[], dict[str, str]]) -> dict[str, dict[str, str]]:
+        if isinstance(self.versions, Exception):
+            raise self.versions
+        return {"tcp://a": function(), "tcp://b": function() | self.versions}
+
+
+def test_workers_of_a_cluster_need_the_same_versions() -> None:
+    _require_same_versions(Cluster({}))
+    for versions, message in (
+        ({"numpy": "1.0"}, r"^--dask: workers with numpy [\d.]+, got 1\.0 on tcp://b\. Install it there\.$"),
+        ({"truenorm": "9.9"}, r"^--dask: workers with truenorm [\d.]+, got 9\.9 on tcp://b\. Install it there\.$"),
+        (ModuleNotFoundError("x"), r"^--dask: workers with truenorm [\d.]+, got one without it\. Install it there\.$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _require_same_versions(Cluster(versions))
+
+
+def test_what_happens_to_workers_is_said_while_others_go_on(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("truenorm.lab.dispatch.CHECK_SECONDS", 0.0)
+    record, said = Record(), iter([None, "lost a", None, "lost b", "lost b"])
+    workers = Workers(1, 0, in_process().open, lambda: next(said, None))
+    run_all(small_grid(words, seeds=3).trials(), workers, record.handlers, fake_work)
+    assert (len(record.done), record.events) == (6, ["lost a", "lost b"])
 
 
 @pytest.mark.parametrize("lost", [CancelledError(), RuntimeError("Client is closed")])

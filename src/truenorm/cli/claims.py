@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from truenorm.cli import Command
-from truenorm.cli.compare import FAILED, duration, run_missing, stop_signals, workers_for
+from truenorm.cli.compare import FAILED, NOT_BOTH, duration, require_writable, run_missing, stop_signals, workers_for
 from truenorm.cli.signals import STOPPED
 from truenorm.cli.train import _Directory
 from truenorm.explanation.terminal import printable
@@ -29,6 +29,7 @@ from truenorm.lab.claims.picture import picture
 from truenorm.lab.grid import Grid
 from truenorm.lab.results import Results, Session, make_plan
 from truenorm.lab.trial import Trial
+from truenorm.page import write_whole
 
 STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow", "mixed": "yellow"}
 SEEDS, QUICK_SEEDS = 10, 5
@@ -92,6 +93,14 @@ def command(
         for claim in claims:
             click.echo(f"{claim.name:16} {claim.text}")
         return 0
+    if workers is not None and dask is not None:
+        raise click.UsageError(NOT_BOTH)
+    if write is not None:
+        if write.suffix == ".svg":
+            raise click.UsageError(
+                "--write: the name of a Markdown file, got one of a picture. Its picture is beside it."
+            )
+        require_writable(write, "--write")
     count = seeds or (QUICK_SEEDS if quick else SEEDS)
     grids = {claim.name: list(claim.grids(quick, count)) for claim in claims}
     plan = make_plan([grid for some in grids.values() for grid in some])
@@ -128,8 +137,8 @@ def command(
             f"Python {platform.python_version()}, NumPy {np.__version__}, truenorm {plan['truenorm']}."
         )
         drawn = write.with_suffix(".svg")
-        drawn.write_text(picture(claims, findings), "utf-8")
-        write.write_text(document(claims, findings, grids, repeat, machine, drawn.name), "utf-8")
+        write_whole(drawn, picture(claims, findings).encode())
+        write_whole(write, document(claims, findings, grids, repeat, machine, drawn.name).encode())
     return FAILED if failed else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -38,6 +39,7 @@ SHOWN_FAILURES = 10
 WRITE_SECONDS = 10.0  # between two writes of machine.json: a process that is killed loses no more
 FAILED = 3  # exit code
 SEEDS = 5
+NOT_BOTH = "--workers: not with --dask, whose workers are started by dask worker."
 ONE_VALUE = ("data", "target")  # may hold commas
 
 
@@ -121,7 +123,9 @@ def command(
     if merge and (given or seeds or shard or dask):
         raise click.UsageError("--merge: takes no options of a grid and no --shard or --dask.")
     if workers is not None and dask is not None:
-        raise click.UsageError("--workers: not with --dask, whose workers are started by dask worker.")
+        raise click.UsageError(NOT_BOTH)
+    if csv_file is not None:
+        require_writable(csv_file, "--csv")
     if merge:
         if dry_run or out is None:
             raise click.UsageError("--merge: needs --out, and takes no --dry-run.")
@@ -305,6 +309,16 @@ def _merge(out: Path, others: tuple[Path, ...], csv_file: Path | None) -> int:
         if done < total:
             click.echo(f"{total - done:,} of {total:,} trials are missing. To run them: {again}")
         return show_end(results, total, again)
+
+
+def require_writable(file: Path, option: str) -> None:
+    """Raise before the work, and not after it, if a file cannot be written."""
+    if not file.parent.is_dir():
+        raise ValueError(f"{option}: a file in a directory that exists, got {file}.")
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{option}: an ordinary file or a new one, got {file}.")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ValueError(f"{option}: a file that may be written, got {file}.")
 
 
 def _write_csv(results: Results, grid: Grid, file: Path) -> None:

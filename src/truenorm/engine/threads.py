@@ -6,7 +6,8 @@ import os
 import sys
 
 _chosen: int | None = None
-_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# That this process may use.
+PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads() -> int:
@@ -16,7 +17,7 @@ def threads() -> int:
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_num_threads"):
         return int(torch.get_num_threads())
-    return _processors
+    return PROCESSORS
 
 
 def set_threads(count: int | None) -> None:

@@ -3,13 +3,14 @@
 A trial that raises an error has failed; the others go on. If a process is killed (SIGKILL, out of memory), loky's
 executor breaks, and every trial that was submitted is lost with it. It does not say which trial ran in that process. So
 a new executor is opened, and the lost trials run one at a time until all are done. A trial that was alone when its
-worker ended, for the second time, has failed. dask.distributed itself starts lost trials again on another worker, and
-gives up after some workers were lost with the same trial: then the trial has failed. If its scheduler is lost, an error
-is raised: all trials that are not done would fail.
+worker ended, for the second time, has failed. dask.distributed itself starts lost trials again on another worker, which
+is reported (`Workers.check`), and gives up after some workers were lost with the same trial: then it has failed. If its
+scheduler is lost, an error is raised: all trials that are not done would fail.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from truenorm.lab.executors import Work, Workers, work
 from truenorm.lab.trial import Trial
 
-CHECK_SECONDS = 10.0  # without a trial that is done, until the workers are checked
+CHECK_SECONDS = 1.0  # between two checks of the workers
 MOST_KILLS = 2  # workers that a trial may take with it
 CLUSTER_LOST = (
     "the scheduler of the cluster is gone. Finished trials are saved; the same command goes on with the others."
@@ -67,7 +68,7 @@ def _run_until_broken(
     """Run trials until none is left, or until the executor breaks. Returns those that were lost with it."""
     submitted: dict[Future[tuple[bytes, float]], Trial] = {}
     broken: list[Trial] = []
-    said = False  # what is wrong
+    checked, said = time.monotonic(), ""  # when the workers were checked, and what was last said about them
     while True:
         alone = lost or any(trial.name in kills for trial in submitted.values())
         while not broken and len(submitted) < (1 if alone else workers.count + workers.ahead):
@@ -83,9 +84,10 @@ def _run_until_broken(
         if not submitted:
             return broken
         done, _ = wait(submitted, CHECK_SECONDS, FIRST_COMPLETED)
-        if not done and (problem := workers.check()) is not None and not said:
-            handlers.on_event(problem)
-            said = True
+        if (now := time.monotonic()) >= checked + CHECK_SECONDS:
+            checked = now
+            if (problem := workers.check()) not in (None, said):
+                handlers.on_event(said := str(problem))
         for future in done:
             trial = submitted.pop(future)
             try:

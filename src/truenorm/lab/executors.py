@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from threadpoolctl import threadpool_limits
 
+from truenorm.engine.threads import PROCESSORS
 from truenorm.lab.blas import one_blas_thread
 from truenorm.lab.trial import Trial, run_trial
 
@@ -43,8 +44,8 @@ class Workers:
 
     count   how many trials run at the same time
     ahead   how many more are submitted, so that no worker waits
-    open    opens an executor; leaving it ends its workers and drops what they compute
-    check   says what is wrong, if nothing gets done; None if nothing is
+    open    opens an executor; leaving it drops what is computed, and ends the workers unless others started them
+    check   what happened to the workers since the last call, for people; None if nothing did
     """
 
     count: int
@@ -125,7 +126,7 @@ def _start_process(parent: int) -> None:
 
 
 def cluster(address: str) -> Workers:
-    """The workers of a cluster of dask.distributed. They must have this version of truenorm."""
+    """The workers of a cluster of dask.distributed. They must have the same versions of truenorm and NumPy."""
     try:
         from distributed import Client
     except ModuleNotFoundError:
@@ -142,17 +143,13 @@ def cluster(address: str) -> Workers:
     except Exception as error:  # bytes that are not dask's may raise anything
         raise _unreachable(address, str(error)) from None
     try:
-        slots = sum(client.nthreads().values())
+        known = set(threads := client.nthreads())
+        slots = sum(threads.values())
         if not slots:
             raise ValueError(
                 f"--dask: a scheduler with workers, got {address}, which has none. Start one: dask worker {address}"
             )
-        expected = version("truenorm")
-        for worker, found in client.run(_installed_version).items():
-            if found != expected:
-                raise ValueError(
-                    f"--dask: workers with truenorm {expected}, got {found} on {worker}. Install it there."
-                )
+        _require_same_versions(client)
     except BaseException:
         client.close()
         raise
@@ -165,8 +162,13 @@ def cluster(address: str) -> Workers:
             client.close()
 
     def check() -> str | None:
+        nonlocal known
         with suppress(Exception):  # a scheduler that is gone cancels the trials
-            return None if client.nthreads() else f"{address} has no workers any more: waiting for one"
+            before, known = known, set(client.nthreads())
+            if not known:
+                return f"{address} has no workers any more: waiting for one"
+            if gone := sorted(before - known):
+                return f"{address} lost the worker {', '.join(gone)}: what ran there starts again on another"
         return None
 
     return Workers(slots, slots, open_executor, check)
@@ -193,11 +195,28 @@ def _unreachable(address: str, reason: str) -> ValueError:
     )
 
 
-def _installed_version() -> str:
-    """The version of truenorm on a worker."""
-    return version("truenorm")
+def _require_same_versions(client: Any) -> None:
+    """Raise unless all workers have the versions of this process: others may round differently."""
+    expected = _installed_versions()
+    try:
+        by_worker = client.run(_installed_versions)
+    except ModuleNotFoundError:
+        raise ValueError(
+            f"--dask: workers with truenorm {expected['truenorm']}, got one without it. Install it there."
+        ) from None
+    for worker, versions in by_worker.items():
+        for name, found in versions.items():
+            if found != expected[name]:
+                raise ValueError(
+                    f"--dask: workers with {name} {expected[name]}, got {found} on {worker}. Install it there."
+                )
+
+
+def _installed_versions() -> dict[str, str]:
+    """The versions on a worker that results depend on."""
+    return {name: version(name) for name in ("truenorm", "numpy")}
 
 
 def default_workers() -> int:
     """The processors that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return PROCESSORS
