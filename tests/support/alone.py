@@ -1,7 +1,9 @@
 """The oracle of `padded`: each sequence of a batch by itself, without any padding."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 NAN = float("nan")
 
@@ -23,6 +25,39 @@ def run_alone(model: Callable[[Any], Any], x: Any, lengths: Sequence[int], *, ax
     return [model(x[i : i + 1].narrow(axis, 0, length)) for i, length in enumerate(lengths)]
 
 
+@contextmanager
+def claims_checked() -> Iterator[None]:
+    """After each function: padding that is said to be zero is zero, and padding that is said to be finite is finite.
+
+    A false claim is seldom seen in an output: only by a function that reads padding, and was told that it need not.
+    """
+    import torch
+
+    from truenorm.torch.tracking.calls import tensors_in
+    from truenorm.torch.tracking.tag import Padding, Tag
+    from truenorm.torch.tracking.tracker import Tracker
+
+    call = Tracker.call
+
+    def check(tracker: Any, x: Any, func: Any) -> None:
+        tag = tracker.states.get(x)
+        if not isinstance(tag, Tag) or tag.padding is Padding.ANY or tag.has_open or not tag.has_padding:
+            return
+        at_padding = x.detach()[tracker.mask(tag, x.device).expand(x.shape)]
+        true = not at_padding.any() if tag.padding is Padding.ZERO else torch.isfinite(at_padding).all()
+        assert true, f"{func.__name__}: its padding is said to be {tag.padding.name}, got {at_padding}"
+
+    def checked_call(tracker: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        result = call(tracker, func, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            for x in tensors_in((result, args, kwargs)):
+                check(tracker, x, func)
+        return result
+
+    with patch.object(Tracker, "call", checked_call):
+        yield
+
+
 def assert_as_alone(
     model: Callable[[Any], Any],
     x: Any,
@@ -37,6 +72,8 @@ def assert_as_alone(
     along: Any = None,
 ) -> None:
     """Inside `padded`, valid outputs and all gradients are those of the sequences alone, whatever the padding holds.
+
+    What is said of the padding on the way is checked too.
 
     axis   of positions in x
     out    of positions in the output; None if it has none
@@ -55,7 +92,7 @@ def assert_as_alone(
     wanted = torch.autograd.grad(loss, [source, *parameters], allow_unused=True)
     for extra in more:
         batch = pad(x.detach(), lengths, axis=axis, more=extra, value=value).requires_grad_()
-        with padded(lengths=list(lengths), along=along):
+        with padded(lengths=list(lengths), along=along), claims_checked():
             y = model(batch)
         found = [
             y[i : i + 1] if out is None else y[i : i + 1].narrow(out, 0, one.shape[out])

@@ -25,12 +25,18 @@ def double(*shape: int, seed: int = 0) -> Tensor:
 
 
 class After(nn.Module):
-    """A convolution before the function, which makes the input ragged, and one behind it, which reads neighbours."""
+    """A convolution before the function, which makes the input ragged, and one behind it, which reads neighbours.
 
-    def __init__(self, function: Callable[[Tensor], Tensor], channels: int = 4, behind: int | None = 4) -> None:
+    zeros   with a norm as well before the function: its padding is known to be zero, and is not set to zero again
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], zeros: bool, behind: int | None = 4) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.before = nn.Conv1d(3, channels, 3, padding=1)
+        self.before = nn.Sequential(nn.Conv1d(3, 4, 3, padding=1))
+        if zeros:
+            self.before.append(tnt.BatchNorm1d(4).eval())
+            nn.init.normal_(self.before[1].bias)
         self.function = function
         self.behind = nn.Identity() if behind is None else nn.Conv1d(behind, 2, 3, padding=1)
 
@@ -108,10 +114,11 @@ POOLING: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("zeros", [False, True], ids=["convolution", "norm"])
 @pytest.mark.parametrize("name", POOLING)
-def test_pooling_and_interpolation(name: str) -> None:
-    model = After(POOLING[name]).double()
-    assert_as_alone(model, double(4, 3, 19), LONG, out=2)
+def test_pooling_and_interpolation(name: str, zeros: bool) -> None:
+    model = After(POOLING[name], zeros).double()
+    assert_as_alone(model, double(4, 3, 19), LONG, out=2, more=(3,) if zeros else (0, 3))
 
 
 IMAGES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -219,6 +226,17 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "clamped zeros": lambda x: functional.pad(x, (0, 1)).clamp(min=0.25),
     "in place, through a view": lambda x: _changed_by_a_view(x, 0),
     "in place, seen by a view": lambda x: _changed_by_a_view(x, 1),
+    "less the mean without the last": lambda x: x - x[:, :, :-1].mean(2, keepdim=True),
+    "less the first": lambda x: x - x[:, :, 0].unsqueeze(2),
+    "times the first": lambda x: x.sigmoid() * x[:, :, 0].unsqueeze(2),
+    "less the largest": lambda x: x - functional.adaptive_max_pool1d(x, 1),
+    "the largest for each": lambda x: functional.adaptive_max_pool1d(x, 1).expand_as(x),
+    "cropped skip of zeros": lambda x: _halved(x) + x[:, :, : x.shape[2] // 2 * 2],
+    "cropped skip of zeros, stacked": lambda x: torch.stack([_halved(x), x[:, :, : x.shape[2] // 2 * 2]], 1).sum(1),
+    "cropped skip of zeros, cat": lambda x: torch.cat([_halved(x), x[:, :, : x.shape[2] // 2 * 2]], 1)[:, 2:6],
+    "sums of pairs": lambda x: (x.unsqueeze(2) + x.unsqueeze(3)).amax(3),
+    "pad with -inf": lambda x: functional.pad(x, (0, 1), value=-torch.inf).exp(),
+    "windows of all": lambda x: x + x.unfold(2, 3, 1).sum((2, 3)).unsqueeze(2),
     "masked_fill": lambda x: x.masked_fill(x > 1, 0.5).where(x > -1, x.detach()),
     "setitem": lambda x: _with_zeros(x),
     "log": lambda x: torch.log(functional.relu(x) + 0.0).clamp(min=-3.0),
@@ -231,6 +249,11 @@ def _skip(x: Tensor, channels: int) -> Tensor:
     up = functional.interpolate(functional.max_pool1d(x, 2), scale_factor=2)
     part = x[..., : up.shape[-1]]
     return torch.cat([part, up], 1)[:, 2:6] if channels else up + part
+
+
+def _halved(x: Tensor) -> Tensor:
+    """Each second position, twice: zeros in the padding stay, and it is shorter if the length is odd."""
+    return functional.interpolate(x[:, :, 1::2], scale_factor=2)
 
 
 def _changed_by_a_view(x: Tensor, which: int) -> Tensor:
@@ -248,10 +271,12 @@ def _with_zeros(x: Tensor) -> Tensor:
     return y
 
 
+@pytest.mark.parametrize("zeros", [False, True], ids=["convolution", "norm"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_shapes_and_positions(name: str) -> None:
-    model = After(SHAPES[name]).double()
-    assert_as_alone(model, double(4, 3, 19), LONG, out=2, tolerance=1e-12 if name != "dtype" else 1e-5)
+def test_shapes_and_positions(name: str, zeros: bool) -> None:
+    model = After(SHAPES[name], zeros).double()
+    tolerance = 1e-12 if name != "dtype" else 1e-5
+    assert_as_alone(model, double(4, 3, 19), LONG, out=2, tolerance=tolerance, more=(3,) if zeros else (0, 3))
 
 
 @pytest.mark.parametrize(
@@ -338,11 +363,12 @@ WITHOUT_POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("zeros", [False, True], ids=["convolution", "norm"])
 @pytest.mark.parametrize("name", WITHOUT_POSITIONS)
-def test_results_without_positions(name: str) -> None:
+def test_results_without_positions(name: str, zeros: bool) -> None:
     norm = tnt.BatchNorm1d(4).eval()
-    model = nn.Sequential(After(WITHOUT_POSITIONS[name], behind=None), norm, nn.Linear(4, 2)).double()
-    assert_as_alone(model, double(4, 3, 13), LENGTHS, out=None)
+    model = nn.Sequential(After(WITHOUT_POSITIONS[name], zeros, behind=None), norm, nn.Linear(4, 2)).double()
+    assert_as_alone(model, double(4, 3, 13), LENGTHS, out=None, more=(3,) if zeros else (0, 3))
 
 
 def test_a_convolution_of_positions_that_share_an_axis() -> None:

@@ -20,7 +20,19 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, OPEN, Axis, Factor, Gaps, Lost, Padding, Tag, broadcast, merge_roles
+from truenorm.torch.tracking.tag import (
+    BATCH,
+    OPEN,
+    Axis,
+    Factor,
+    Gaps,
+    Lost,
+    Padding,
+    Tag,
+    broadcast,
+    merge_roles,
+    padding_in,
+)
 from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
@@ -145,7 +157,7 @@ def _product(
         joined = broadcast([made, *([] if other is None else [other])], result.shape)
         if joined is None:
             return tracker.lose(result, func, "arguments with different lengths")
-        made = Tag(joined, Padding.ANY if other is None else min(made.padding, other.padding))
+        made = Tag(joined, Padding.ANY if other is None else min(padding_in(one, joined) for one in (made, other)))
     tracker.set(result, made)
     return result
 
@@ -359,6 +371,7 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
         tracker.fill_unless_finite(one, state)[0] if isinstance(state, Tag) else one
         for one, state in zip((query, key, value), states, strict=True)
     ]
+    own_mask = given.get("attn_mask")
     if read is not None and read.has_padding:
         padding = tracker.mask(read, key.device)[..., 0]  # (t, b)
         if _has_empty(read, 0):
@@ -371,7 +384,8 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
         return tracker.lose((result, weights), func, "a query whose positions are not known: pass along= to padded")
     # Learned queries have no padding.
     rows: Axis = (Factor(len(query)),) if asked is None else asked.axes[0]
-    tracker.set(result, Tag((rows, batch, (Factor(result.shape[2]),)), Padding.FINITE))
+    padding_after = Padding.FINITE if own_mask is None else Padding.ANY  # as above
+    tracker.set(result, Tag((rows, batch, (Factor(result.shape[2]),)), padding_after))
     if isinstance(weights, Tensor):  # (b, t, keys), or (b, heads, t, keys)
         axes: list[Axis] = [(Factor(size),) for size in weights.shape]
         axes[0], axes[-2] = batch, rows

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.inputs import Fresh, join_inputs
 from truenorm.torch.tracking.registry import attribute, named, rule
-from truenorm.torch.tracking.tag import Factor, Lost, Padding, Tag, broadcast, make_tag
+from truenorm.torch.tracking.tag import Axis, Factor, Lost, Padding, Tag, broadcast, make_tag, padding_in
 from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
 
 ANY, FINITE, ZERO = Padding.ANY, Padding.FINITE, Padding.ZERO
@@ -81,7 +81,7 @@ def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
         and not any(True for _ in tensors_in((args[1:], kwargs)))
         and result.shape == first.shape
     ):
-        tracker.states[result] = before.having(_padding_after(func, [before], args[1:]))
+        tracker.states[result] = before.having(_padding_after(func, [before], before.axes))
         return result
     states = [
         before if one is first else tracker.look(one)
@@ -115,20 +115,20 @@ def join(tracker: Tracker, func: Any, states: list[Any], result: Tensor, args: A
         tracker.notes.lost(f"{lost.where}, then {getattr(func, '__name__', func)}", tracker.module, "")
     others = [one for one in tensors_in((args, kwargs)) if not isinstance(tracker.states.get(one), Tag)]
     plain = all(isinstance(one, nn.Parameter) for one in others)
-    tag = Tag(axes, _padding_after(func, tags, args[1:]) if plain else ANY)
+    tag = Tag(axes, _padding_after(func, tags, axes) if plain else ANY)
     if tag.is_ragged or any(len(one.axes) == result.dim() and one.axes == axes for one in tags):
         return tag
     widest = max(tags, key=lambda one: len(one.axes))
     return tracker.reopen(tag, [math.prod(factor.size for factor in axis) for axis in widest.axes])
 
 
-def _padding_after(func: Any, tags: list[Tag], others: Any) -> Padding:
-    """What the padding holds after a function of these tags, and of numbers and parameters."""
-    least = min(tag.padding for tag in tags)
+def _padding_after(func: Any, tags: list[Tag], axes: tuple[Axis, ...]) -> Padding:
+    """What the padding holds after a function of these tags, and of numbers and parameters. `axes` of the result."""
+    least = min(padding_in(tag, axes) for tag in tags)
     if func in SUMS:
         return least if len(tags) > 1 else min(least, FINITE)
     if func in PRODUCTS:
-        zero = any(tag.padding is ZERO for tag in tags)
+        zero = any(padding_in(tag, axes) is ZERO for tag in tags)
         return ZERO if zero and least >= FINITE else least
     if func in KEEPS_ONLY_ZERO:
         return ZERO if least is ZERO else ANY

@@ -21,7 +21,7 @@ from truenorm.torch.tracking.indices import look_up, part_of_input
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.positions import has_role, role_of
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Cropped, Factor, Gaps, Tag, take_rows
+from truenorm.torch.tracking.tag import BATCH, Axis, Cropped, Factor, Gaps, Padding, Tag, take_rows
 from truenorm.torch.tracking.tracker import MADE, Tracker
 
 Args = tuple[Any, ...]
@@ -55,9 +55,11 @@ def getitem(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> 
     axes = indexed_axes(found, full)
     if isinstance(axes, tuple):
         result = func(x, index)
-        tracker.states[result] = Tag(axes, found.padding)
-        if ends_early(found, full):
+        tag = Tag(axes, found.padding)
+        if ends_early(found, full):  # the last valid values of x are padding now
+            tag = tag.having(min(tag.padding, Padding.FINITE))
             tracker.parts[result] = Part(x)
+        tracker.states[result] = tag
         return result
     if axes == FROM_THE_END:
         return _from_the_end(tracker, func, x, found, full)

@@ -100,7 +100,7 @@ def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[
     found = tracker.look(x)
     if len(args) > 1:  # lengths that the model itself passes
         if isinstance(found, Tag):
-            tracker.pending = lambda y: tracker.set(y, found.having(Padding.FINITE))
+            tracker.pending = lambda y: tracker.set(y, found.having(Padding.ANY))
         return None
     if isinstance(found, Fresh):
         found = _read_input(tracker, module, x)

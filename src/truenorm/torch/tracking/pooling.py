@@ -163,6 +163,12 @@ def interpolate(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     elif not mode.startswith("nearest") or given.get("recompute_scale_factor"):
         return alone(tracker, func, x, tag, lambda one: func(one, **given))
     scales = tuple(scale) if isinstance(scale, (tuple, list)) else (scale,) * count
+    if not mode.startswith("nearest"):  # the size stays, and neighbours are read with the weight 0
+        x, tag = tracker.fill_unless_finite(x, tag)
     result = func(x, **given)
-    tracker.set(result, after(tag, result, lambda one, i: math.floor(one * scales[i]), tag.padding))
+    # Unless each position becomes as many, the first ones behind a sequence may be copies of its last one. Powers of
+    # two are not rounded.
+    copies = all(scales[axis - 2] in (1, 2, 4, 8) for axis in tag.extents)
+    padding = tag.padding if copies else min(tag.padding, Padding.FINITE)
+    tracker.set(result, after(tag, result, lambda one, i: math.floor(one * scales[i]), padding))
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from truenorm.torch.tracking.tag import (
     Role,
     Tag,
     merge_roles,
+    padding_in,
     take_rows,
 )
 from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
@@ -109,7 +111,7 @@ def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     before = sum(one.shape[axis] for one in tensors[:-1])
     lengths = tuple(before + n for n in role) if isinstance(role, tuple) else None
     new[axis] = (Factor(result.shape[axis], lengths),)
-    padding = min(tag.padding for tag in tags) if len(tags) == len(tensors) else Padding.ANY
+    padding = min(padding_in(tag, new, axis) for tag in tags) if len(tags) == len(tensors) else Padding.ANY
     tracker.states[result] = Tag(tuple(new), padding)
     return result
 
@@ -167,8 +169,8 @@ def stack(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) 
     if new is None or any(isinstance(one, Lost) for one in states):
         return tracker.lose(result, func, "arguments with different lengths")
     axis = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.dim()
+    padding = min(padding_in(tag, new) for tag in tags) if len(tags) == len(tensors) else Padding.ANY
     new.insert(axis, (Factor(result.shape[axis]),))
-    padding = min(tag.padding for tag in tags) if len(tags) == len(tensors) else Padding.ANY
     tracker.states[result] = Tag(tuple(new), padding)
     return result
 
@@ -203,10 +205,13 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     if not constant and any(right or mode == "circular" for _, right in ragged.values()):
         return alone(tracker, func, x, found, lambda one: func(one, **given))
     value = float(given.get("value") or 0.0) if constant else 0.0
+    added = Padding.ZERO if value == 0 else Padding.FINITE if math.isfinite(value) else Padding.ANY
     source, padding = x, found.padding
     if constant and any(right > 0 for _, right in ragged.values()):
-        source, padding = tracker.fill(x, found, value), Padding.ZERO if value == 0 else Padding.FINITE
-    elif sides and value != 0:
+        source, padding = tracker.fill(x, found, value), added
+    elif sides:
+        padding = min(padding, added)
+    if any(right < 0 for _, right in ragged.values()):  # the last valid values are padding now
         padding = min(padding, Padding.FINITE)
     result = func(source, **given)
     axes = list(found.axes)
@@ -276,6 +281,8 @@ def unfold(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any])
             return tracker.lose(result, func)
         lengths = tuple(max(0, (n - size) // step + 1) for n in role) if isinstance(role, tuple) else None
         window = ((Factor(result.shape[axis], lengths),), *found.axes[axis + 1 :], (Factor(size),))
-        found = Tag((*found.axes[:axis], *window), found.padding)
+        # A window that is not full is padding, and has valid values.
+        padding = found.padding if lengths is None else min(found.padding, Padding.FINITE)
+        found = Tag((*found.axes[:axis], *window), padding)
     tracker.states[result] = found
     return result

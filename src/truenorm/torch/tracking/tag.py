@@ -98,10 +98,18 @@ class Padding(IntEnum):
 
 @dataclass(frozen=True)
 class Tag:
-    """The factors of each axis, and what the padding holds."""
+    """The factors of each axis, and what the padding holds.
+
+    Without positions nothing is padding. FINITE says then that the values are finite, and ZERO is never said: such a
+    tensor may be combined with one that has positions, and its values are at the padding then.
+    """
 
     axes: tuple[Axis, ...]
     padding: Padding = Padding.ANY
+
+    def __post_init__(self) -> None:
+        if self.padding is Padding.ZERO and not self.is_ragged:
+            object.__setattr__(self, "padding", Padding.FINITE)
 
     @cached_property
     def batch(self) -> int | None:
@@ -158,6 +166,8 @@ class Tag:
 
     def having(self, padding: Padding) -> Tag:
         """The same axes with other padding. What was computed of them is taken over."""
+        if padding is Padding.ZERO and not self.is_ragged:
+            padding = Padding.FINITE
         if padding is self.padding:
             return self
         new = object.__new__(Tag)
@@ -330,6 +340,19 @@ def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | N
     if sum(factor.role is BATCH for axis in axes for factor in axis) > 1:
         return None
     return tuple(axes)
+
+
+def padding_in(tag: Tag, axes: Sequence[Axis], skipped: int | None = None) -> Padding:
+    """What a tensor holds at the padding of a result with these axes, all but one, aligned at the end.
+
+    ZERO only if it has the same positions on each of them. Otherwise some of its valid values are at padding of the
+    result: it is broadcast along positions, or was cropped to a longer size.
+    """
+    for i, axis in enumerate(axes):
+        own = tag.axes[i - len(axes)] if len(axes) - i <= len(tag.axes) else None
+        if i != skipped and own != axis and any(_is_extent(factor.role) for factor in axis):
+            return min(tag.padding, Padding.FINITE)
+    return tag.padding
 
 
 # ---- masks ----
