@@ -189,6 +189,51 @@ def test_layers_that_are_called_by_name() -> None:
     assert tracked.report == tnt.PaddedReport(("norm",), (), (), ())
 
 
+def _valid(x: Tensor, lengths: Tensor) -> Tensor:
+    return (torch.arange(x.shape[2]) < lengths[:, None])[:, None].expand(x.shape)
+
+
+# How a model may call a norm: with lengths of its own, or with none.
+CALLS: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
+    "lengths": lambda norm, x, lengths: norm(x, lengths=lengths),
+    "all by name": lambda norm, x, lengths: norm(input=x, lengths=lengths),
+    "by position": lambda norm, x, lengths: norm(x, None, lengths),
+    "valid": lambda norm, x, lengths: norm(x, valid=_valid(x, lengths)),
+    "None": lambda norm, x, lengths: norm(x, valid=None, lengths=None),
+    "None by position": lambda norm, x, lengths: norm(x, None, None),
+    "sample_weight": lambda norm, x, lengths: norm(x, sample_weight=torch.ones(len(x), 1)),
+    "sample_weight by position": lambda norm, x, lengths: norm(x, None, None, None, None, torch.ones(len(x), 1)),
+}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["of an input", "behind a layer"])
+@pytest.mark.parametrize("name", CALLS)
+def test_norms_that_the_model_calls_with_lengths_of_its_own(name: str, first: bool) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = nn.Identity() if first else nn.Conv1d(4, 4, 1)
+            self.norm, self.behind = nn.InstanceNorm1d(4, affine=True), nn.Conv1d(4, 2, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Any:
+            lengths = torch.tensor(LENGTHS if len(x) > 1 else [x.shape[2]])
+            return self.behind(CALLS[name](self.norm, self.before(x), lengths))
+
+    assert_as_alone(randomize(Model()), double(4, 4, 13), LENGTHS, out=2, tolerance=1e-11)
+
+
+def test_the_first_argument_of_rms_norm_by_name() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.norm = nn.Linear(3, 4), nn.RMSNorm(4)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.norm(x=self.before(x)).sum(1)
+
+    assert_as_alone(randomize(Model()), double(4, 13, 3), LENGTHS, axis=1, tolerance=1e-11)
+
+
 class Downsample(nn.Module):
     """Means of pairs, by a view that cuts through positions."""
 

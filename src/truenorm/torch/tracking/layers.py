@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import cache
 from typing import Any
 
 import torch
@@ -86,21 +88,31 @@ def _before_padding(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> Non
 # ---- norms ----
 
 
+# What says which values are valid, in the order of the layers' arguments behind the first one.
+RAGGED = ("valid", "lengths", "offsets", "segments")
+
+
+@cache
+def _first_name(forward: Any) -> str:
+    """The name of the first argument behind self: `input`, or `x` in RMSNorm, as in torch."""
+    return list(inspect.signature(forward).parameters)[1]
+
+
 def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    if not args:
-        keywords = keywords_of_call(module)
-        if set(keywords) == {"input"}:
-            args = (keywords.pop("input"),)
-            return _before_norm(tracker, module, args) or args
+    keywords = keywords_of_call(module)
+    if not args and (name := _first_name(type(module).forward)) in keywords:
+        args = (keywords.pop(name),)
+        return _before_norm(tracker, module, args) or args
     x = args[0] if args else None
     tracker.paused = module
     if not isinstance(x, Tensor):
         tracker.notes.not_given[module] = None
         return None
     found = tracker.look(x)
-    if len(args) > 1:  # lengths that the model itself passes
-        if isinstance(found, Tag):
-            tracker.pending = lambda y: tracker.set(y, found.having(Padding.ANY))
+    given = {**dict(zip(RAGGED, args[1:], strict=False)), **keywords}
+    if any(given.get(name) is not None for name in (*RAGGED, "along")):  # lengths that the model itself passes
+        own = found.having(Padding.ANY) if isinstance(found, Tag) else found
+        tracker.pending = lambda y: tracker.set(y, own)
         return None
     if isinstance(found, Fresh):
         found = _read_input(tracker, module, x)
@@ -122,7 +134,11 @@ def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[
     tracker.notes.given[module] = None
     keeps = module.padding == "keep"
     tracker.pending = lambda y: tracker.set(y, tag if keeps or not tag.is_ragged else tag.having(Padding.ZERO))
-    return (x, *_ragged_arguments(tracker, module, x, tag)) if tag.is_ragged else None
+    if not tag.is_ragged:
+        return None
+    for name in RAGGED[:2]:  # None by name
+        keywords.pop(name, None)
+    return (x, *_valid_and_lengths(tracker, module, x, tag), *args[3:])
 
 
 def _read_input(tracker: Tracker, module: Any, x: Tensor) -> Any:
@@ -151,7 +167,7 @@ def _position_axes(module: Any, x: Tensor) -> set[int] | None:
     return None
 
 
-def _ragged_arguments(tracker: Tracker, module: Any, x: Tensor, tag: Tag) -> tuple[Any, ...]:
+def _valid_and_lengths(tracker: Tracker, module: Any, x: Tensor, tag: Tag) -> tuple[Any, Any]:
     """valid and lengths for a layer: lengths where it takes them for this shape, which is faster, else a mask."""
     axis = 1 if isinstance(module, (LayerNorm, RMSNorm)) else 2
     if tag.batch == 0 and x.dim() == 3 and not isinstance(module, Normalize):
@@ -159,7 +175,7 @@ def _ragged_arguments(tracker: Tracker, module: Any, x: Tensor, tag: Tag) -> tup
         if extent is not None and len(tag.extents) == 1 and not isinstance(extent, Gaps):
             return None, tracker.lengths_on(extent, x.device)
     _check_normalized_axes(tracker, module, x, tag)
-    return (~tracker.mask(tag, x.device),)
+    return ~tracker.mask(tag, x.device), None
 
 
 def _check_normalized_axes(tracker: Tracker, module: Any, x: Tensor, tag: Tag) -> None:
