@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from alone import assert_as_alone
+from alone import assert_as_alone, claims_checked
 from torch import Tensor, nn
+from torch.nn import functional
 from torch_data import normal
 
 import truenorm.torch as tnt
@@ -76,6 +77,24 @@ def through_a_view_that_ends_early(y: Tensor) -> Tensor:
     return y + 1
 
 
+def with_inplace_at_the_end(y: Tensor) -> Tensor:
+    y = y.clone()
+    functional.relu(y[:, :, -2:], inplace=True)
+    return y + 1
+
+
+def with_inplace_before_the_end(y: Tensor) -> Tensor:
+    y = y.clone()
+    nn.LeakyReLU(0.5, inplace=True)(y[:, :, 1:-1])
+    return y + 1
+
+
+def relu_before_the_end(y: Tensor) -> Tensor:
+    y = y.clone()
+    y[:, :, :-2].relu_()
+    return y + 1
+
+
 def into_channels_of_a_constant(y: Tensor) -> Tensor:
     o = torch.ones(len(y), 4, y.shape[2], dtype=y.dtype)
     o[:, :2] = y[:, 2:]
@@ -97,13 +116,48 @@ def scaled_in_place(y: Tensor) -> Tensor:
 
 FOLLOWED = [
     shift_left, shift_right, add_neighbours, numbers_at_the_end, mean_at_the_end, through_parts_from_the_end,
-    through_a_view_that_ends_early, into_channels_of_a_constant, into_a_constant, scaled_in_place,
+    through_a_view_that_ends_early, with_inplace_at_the_end, with_inplace_before_the_end, relu_before_the_end,
+    into_channels_of_a_constant, into_a_constant, scaled_in_place,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", FOLLOWED)
 def test_assignments_that_are_followed(function: Callable[[Tensor], Tensor]) -> None:
     assert_as_alone(Between(function).double(), normal(3, 3, 9, dtype=torch.float64), LENGTHS, out=2)
+
+
+def into_out(y: Tensor) -> Tensor:
+    y = y.clone()
+    torch.mul(y[:, :, -1], 3.0, out=y[:, :, -1])
+    torch.sub(y[:, :, :-1], 1.0, out=y[:, :, :-1])
+    torch.stack([y[:, 0], y[:, 1]], 1, out=y[:, 2:])
+    return y
+
+
+def a_part_of_the_channels(y: Tensor) -> Tensor:
+    some, _ = y.chunk(2, 1)
+    some.add_(1)
+    return y
+
+
+def a_part_of_the_channels_with_out(y: Tensor) -> Tensor:
+    torch.exp(y[:, 2:], out=y[:, :2])
+    return y
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("function", [into_out, a_part_of_the_channels, a_part_of_the_channels_with_out])
+def test_assignments_without_gradients(function: Callable[[Tensor], Tensor], mode: Any) -> None:
+    """Behind a norm the padding is zero, until it changes. In inference mode torch does not count changes."""
+    model = Between(function).double()
+    model.before = nn.Sequential(model.before, tnt.BatchNorm1d(4)).double().eval()
+    x = normal(3, 3, 9, dtype=torch.float64)
+    with mode():
+        alone = [model(x[i : i + 1, :, :n]) for i, n in enumerate(LENGTHS)]
+        with tnt.padded(lengths=LENGTHS), claims_checked():
+            y = model(x)
+    for i, one in enumerate(alone):
+        torch.testing.assert_close(y[i : i + 1, :, : LENGTHS[i]], one, atol=1e-12, rtol=1e-12)
 
 
 def copied_into_a_view(y: Tensor) -> Tensor:

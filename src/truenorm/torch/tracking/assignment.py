@@ -5,6 +5,7 @@ An assignment is followed where it means the same for a sequence alone:
     o[:, :, :-1] = y[:, :, 1:]   counted from the end: each sequence by itself
     y[:, :, -1].zero_()          inside `padded` y[:, :, -1] is a copy: it is written back
     y[:, :, :-1].mul_(2)         the last valid positions of y are padding of this view: they keep their values
+                                 (both also with inplace=True and out=)
     o[:, :8] = y                 a constant that gets all positions of y has the positions of y
 
 Otherwise the tensor is lost. Everything else that shares its memory is lost as well when its positions become other
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from truenorm.torch._compat import version_of
 from truenorm.torch.tracking.indexing import FROM_THE_END, ends_early, full_index, indexed_axes
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.positions import has_role
@@ -47,23 +49,31 @@ def follow_writes() -> None:
 
 
 def write(inner: Rule, tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A function that changes its first argument, by its own rule; then what it means for tensors that share memory."""
-    x = args[0] if args else None
+    """A function that changes a tensor, by its own rule; then what it means for tensors that share memory.
+
+    The tensor is the first argument, or `out`, whose values before do not count.
+    """
+    out = kwargs.get("out")
+    x = args[0] if out is None and args else out
     if not isinstance(x, Tensor):
         return inner(tracker, func, args, kwargs)
-    before = tracker.look(x)
+    before = tracker.look(x) if out is None else tracker.states.get(x)
     parts = list(tracker.parts.items())
     in_view = any(part.full is None and shares_memory(x, view) for view, part in parts)
-    kept = x.clone() if in_view and isinstance(before, Tag) and before.has_padding else None
-    result = inner(tracker, func, args, kwargs)
+    if in_view and isinstance(before, Tag) and before.has_padding:
+        result = _write_valid(inner, tracker, func, args, kwargs, x, before)
+    else:
+        result = inner(tracker, func, args, kwargs)
     after = tracker.look(x)
-    if kept is not None and isinstance(after, Tag):
-        x.copy_(torch.where(tracker.mask(after, x.device), kept, x))
-        tracker.states[x] = after.having(Padding.ANY)
     if _positions(after) is not None and _positions(after) != _positions(before):
         for other in tracker.states:
             if other is not x and shares_memory(x, other):
                 tracker.lose(other, func, "written through another tensor with the same memory")
+    elif version_of(x) < 0:  # in inference mode torch does not count changes, by which `States` notices them
+        for other in tracker.states:
+            state = tracker.states.get(other)
+            if other is not x and isinstance(state, Tag) and shares_memory(x, other):
+                tracker.states[other] = state.having(Padding.ANY)
     for copy, part in parts:
         if part.full is None:
             continue
@@ -74,7 +84,26 @@ def write(inner: Rule, tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) 
     return result
 
 
-def _positions(state: State) -> Any:
+def _write_valid(inner: Rule, tracker: Tracker, func: Any, args: Args, kwargs: Kwargs, x: Tensor, tag: Tag) -> Any:
+    """Write into a copy, and then its valid values into x: what the function keeps for its backward stays as it is."""
+    copy = x.clone()
+    tracker.states[copy] = tag
+    if kwargs.get("out") is None:
+        args = (copy, *args[1:])
+    else:
+        kwargs = {**kwargs, "out": copy}
+    result = inner(tracker, func, args, kwargs)
+    after = tracker.look(copy)
+    if isinstance(after, Tag):
+        x.copy_(torch.where(tracker.mask(after, x.device), x, copy))
+        after = after.having(Padding.ANY)
+    else:
+        x.copy_(copy)
+    tracker.states[x] = after
+    return x if result is copy else result
+
+
+def _positions(state: State | None) -> Any:
     """What differs between states with other positions; None without positions."""
     if isinstance(state, Tag):
         return state.axes if state.is_ragged else None

@@ -325,13 +325,16 @@ class Tracker:
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function of torch, with its rule."""
-        rule = RULES.get(func)
-        if rule is None:
-            return self.call_unknown(func, args, kwargs)
-        if not args and kwargs:
-            args, kwargs = first_by_position(kwargs)
-        if func not in READS_INPUTS and (found := self._unknown_input(func, args, kwargs)) is not None:
-            return self.refuse(func, args, kwargs, found)
+        rule = RULES.get(func, Tracker.call_unknown)
+        if rule is not Tracker.call_unknown:
+            if not args and kwargs:
+                args, kwargs = first_by_position(kwargs)
+            if func not in READS_INPUTS and (found := self._unknown_input(func, args, kwargs)) is not None:
+                return self.refuse(func, args, kwargs, found)
+        if kwargs and (kwargs.get("inplace") or kwargs.get("out") is not None):
+            from truenorm.torch.tracking.assignment import write
+
+            return write(rule, self, func, args, kwargs)
         return rule(self, func, args, kwargs)
 
     def _unknown_input(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fresh | None:
