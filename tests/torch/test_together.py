@@ -1,8 +1,12 @@
 """`together`: micro-batches that are normalized as the batch that they are parts of."""
 
 import copy
+import gc
 import itertools
 import pickle
+import signal
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -252,9 +256,9 @@ def test_one_error_ends_all(kinds: tuple[int, ...], kind: Any, text: str) -> Non
 
 def test_a_reentrant_checkpoint_is_refused() -> None:
     model = make(checkpointed=True)
-    y = torch.cat(tnt.together(model, parts_of(X.clone().requires_grad_(), [slice(0, 2), slice(2, 5)], True), call))
+    parts = parts_of(X.clone().requires_grad_(), [slice(0, 2), slice(2, 5)], True)
     text = "together: 'second' is in a checkpoint with use_reentrant=True. Use use_reentrant=False."
-    assert_message(lambda: y.backward(DY), RuntimeError, text)
+    assert_message(lambda: tnt.together(model, parts, call), RuntimeError, text)
 
 
 def test_other_mistakes() -> None:
@@ -265,17 +269,139 @@ def test_other_mistakes() -> None:
     assert_message(lambda: tnt.together(layer, [normal(4, 3)]), ValueError, text)
 
 
+def checkpointed_step(model: Any, x: Any) -> list[Any]:
+    x = x.clone().requires_grad_()
+    checkpoint(model, x, use_reentrant=False).square().sum().backward()
+    return [x.grad, *model.buffers()]
+
+
+@pytest.mark.parametrize("before", ["no_grad", "checkpoint", "checkpoint without a backward"])
+def test_a_plain_checkpointed_step_afterwards(before: str) -> None:
+    """As the short last group of an accumulation. What `together` ran may still be recomputed after it."""
+    model, plain = (nn.Sequential(tnt.BatchNorm1d(3), nn.Tanh(), tnt.BatchNorm1d(3)) for _ in range(2))
+    parts = [normal(4, 3, seed=i).requires_grad_() for i in range(2)]
+    outputs = []
+    for one in (model, plain):
+        with torch.set_grad_enabled(before != "no_grad"):
+            forward = (lambda of, x: checkpoint(of, x, use_reentrant=False)) if one is model else None
+            outputs.append(torch.cat(tnt.together(one, parts, forward)))
+    if before == "checkpoint":
+        outputs[0].sum().backward()
+    torch.testing.assert_close(checkpointed_step(model, normal(5, 3) * 3), checkpointed_step(plain, normal(5, 3) * 3))
+    if before == "checkpoint without a backward":
+        found, expected = (torch.autograd.grad(one.square().sum(), parts) for one in outputs)
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_layer_that_is_called_twice_in_a_checkpoint_of_every_microbatch() -> None:
+    class Twice(nn.Module):
+        def __init__(self, checkpointed: bool) -> None:
+            super().__init__()
+            self.norm, self.checkpointed = tnt.BatchNorm1d(3), checkpointed
+
+        def both(self, x: Any) -> Any:
+            return self.norm(self.norm(x).exp())
+
+        def forward(self, x: Any) -> Any:
+            x = checkpoint(self.both, x, use_reentrant=False) if self.checkpointed else self.both(x)
+            return checkpoint(self.both, x.sin(), use_reentrant=False) if self.checkpointed else self.both(x.sin())
+
+    found = []
+    for checkpointed in (False, True):
+        model, parts = Twice(checkpointed).double(), [normal(i + 2, 3, seed=i, dtype=torch.float64) for i in range(3)]
+        leaves = [part.requires_grad_() for part in parts]
+        y = torch.cat(tnt.together(model, leaves)).pow(3).sum()
+        for _ in range(2):  # again, with retain_graph
+            found.append([*torch.autograd.grad(y, [*leaves, model.norm.weight], retain_graph=True), *model.buffers()])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
+
+
+def test_nested_checkpoints_are_refused() -> None:
+    layer = tnt.BatchNorm1d(3)
+
+    def forward(model: Any, x: Any) -> Any:
+        inner: Any = lambda x: checkpoint(model, x, use_reentrant=False)  # noqa: E731
+        return checkpoint(inner, x, use_reentrant=False)
+
+    text = "together: '' is in a checkpoint inside of a checkpoint. Use one of them, not both."
+    assert_message(lambda: tnt.together(layer, [normal(4, 3).requires_grad_()], forward), RuntimeError, text)
+
+
 def test_the_model_is_as_before() -> None:
+    gc.collect()  # what other tests may still recompute
     model = Odd()
     model.eval()
     before = fingerprint(model)
     tnt.together(model, batches_of(0, 1))  # in evaluation they need not meet
     assert fingerprint(model) == before
-    with torch.no_grad():  # what a checkpoint does, so statistics are kept for a recomputation
+    with torch.no_grad():
         tnt.together(model.train(), batches_of(0, 0))
-    assert model.one._exchange is not None
+    assert [vars(layer).get("_exchange") for layer in (model.one, model.two)] == [None, None]
+    forward: Any = lambda model, x: checkpoint(model, x.requires_grad_(), use_reentrant=False)  # noqa: E731
+    y = tnt.together(model, batches_of(0, 0), forward)
+    assert model.one._exchange is not None  # for the recomputation
     for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         x = batches_of(0)[0]
         torch.testing.assert_close(copied(x), copy.deepcopy(model)(x))
+    torch.cat(y).sum().backward()
     tnt.together(model, batches_of(0, 0))
     assert [vars(layer).get("_exchange") for layer in (model.one, model.two)] == [None, None]
+
+
+# ---- threads that have to end ----
+
+
+def test_an_interrupt_ends_all_threads() -> None:
+    model, count = nn.Sequential(tnt.BatchNorm1d(3), tnt.BatchNorm1d(3)), threading.active_count()
+
+    def forward(model: Any, x: Any) -> Any:
+        x = model[0](x)
+        if len(x) == 2:  # the second micro-batch
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            time.sleep(0.3)  # the main thread has it now
+        return model[1](x)
+
+    with pytest.raises(KeyboardInterrupt):
+        tnt.together(model, [normal(3, 3), normal(2, 3), normal(4, 3)], forward)
+    assert threading.active_count() == count
+    assert [int(layer.num_batches_tracked) for layer in model] == [1, 0]
+    assert [vars(layer).get("_exchange") for layer in model] == [None, None]
+
+
+def test_a_thread_that_cannot_be_started_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, count = threading.Thread.start, threading.active_count()
+    started: list[Any] = []
+
+    def fail_at_second(thread: Any) -> None:
+        started.append(thread)
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_at_second)
+    text = "can't start new thread"
+    assert_message(lambda: tnt.together(tnt.BatchNorm1d(3), [normal(3, 3)] * 3), RuntimeError, text)
+    assert threading.active_count() == count
+
+
+class Catching(Odd):
+    def forward(self, x: Any) -> Any:
+        for _ in range(2):
+            try:
+                x = super().forward(x)
+            except Exception:
+                if x[0, 0] > 8:
+                    raise
+        return x
+
+
+@pytest.mark.parametrize(
+    ("kinds", "kind", "text"),
+    [
+        ((0, 9, 0), KeyError, "'a mistake'"),
+        ((0, 1, 0), RuntimeError, f"{SAME} 'two' when another was at 'one'."),
+    ],
+)
+def test_a_model_that_catches_exceptions_does_not_hang(kinds: tuple[int, ...], kind: Any, text: str) -> None:
+    assert_message(lambda: tnt.together(Catching(), batches_of(*kinds)), kind, text)

@@ -7,7 +7,7 @@ handle. tests/torch/test_compat.py removes them one by one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -69,6 +69,32 @@ def name_of_autograd_function() -> str | None:
             return str(getattr(frame.f_locals.get("cls"), "__name__", "autograd.Function"))
         frame = frame.f_back
     return None
+
+
+def checkpoints_in_forward() -> list[Any]:
+    """The activation checkpoints, with use_reentrant=False, whose first forward is running, the innermost first.
+
+    An object for each, which lives as long as it may be recomputed; None for one that cannot be found.
+    """
+    return [
+        getattr(getattr(found.get("gen"), "gi_frame", None), "f_locals", {}).get("new_frame")
+        for found in _frames_of_checkpoint("checkpoint")
+    ]
+
+
+def recomputed_checkpoint() -> Any:
+    """The object of the innermost activation checkpoint that is being recomputed; None if there is none."""
+    return next((found.get("frame") for found in _frames_of_checkpoint("unpack_hook")), None)
+
+
+def _frames_of_checkpoint(function: str) -> Iterator[Any]:
+    """The variables of the calls of a function of torch.utils.checkpoint, the innermost first."""
+    module: Any = sys.modules.get("torch.utils.checkpoint")
+    frame: Any = None if module is None else sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == function and frame.f_code.co_filename == module.__file__:
+            yield frame.f_locals
+        frame = frame.f_back
 
 
 def keywords_of_call(module: torch.nn.Module) -> dict[str, Any]:

@@ -10,7 +10,8 @@ random numbers are drawn in the same order each time.
 
 **Memory.** All activations of all micro-batches are kept until the backward, as for one big batch: nothing is saved by
 itself. What lowers it: `torch.autograd.graph.save_on_cpu`, or `torch.utils.checkpoint` with `use_reentrant=False`,
-inside `forward`. A recomputed batch norm finds the statistics that it had.
+inside `forward`. A recomputed batch norm finds the statistics that it had by the checkpoint and the number of the call.
+They are kept with the checkpoint, not with the layer.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from truenorm.torch import _compat, _running
+from truenorm.torch._batch_norms import Named, batch_norms
 from truenorm.torch._pooled import Exchange
 from truenorm.torch._processes import merge_tables
-from truenorm.torch.conversion import _check_model
-from truenorm.torch.layers import _BatchNorm
 
 Forward = Callable[[Any, Any], Any]
 
@@ -47,7 +49,7 @@ def together(model: nn.Module, microbatches: Sequence[Any], forward: Forward | N
     >>> torch.cat(together(layer, [whole[:1], whole[1:]])).flatten()
     tensor([-0.9258, -0.4629,  1.3887], grad_fn=<ViewBackward0>)
     """
-    _check_model("together", model)
+    layers = batch_norms("together", model)
     batches = list(microbatches)
     if not batches:
         raise ValueError("together: at least one micro-batch, got none.")
@@ -60,8 +62,13 @@ def together(model: nn.Module, microbatches: Sequence[Any], forward: Forward | N
         with meeting.taking_part(index), enter():
             return call(model, batches[index])
 
-    with meeting_in(model, meeting), ThreadPoolExecutor(len(batches)) as threads:
-        futures = [threads.submit(context.copy().run, run, index) for index in range(len(batches))]
+    with meeting_in(layers, meeting), ThreadPoolExecutor(len(batches)) as threads:
+        try:
+            futures = [threads.submit(context.copy().run, run, index) for index in range(len(batches))]
+            wait(futures)
+        except BaseException as error:  # an interrupt, or no more threads: those that run stop at their next layer
+            meeting.stop(error)
+            raise
     if meeting.error is not None:
         raise meeting.error
     return [future.result() for future in futures]
@@ -98,8 +105,8 @@ def _state_of_this_thread() -> Callable[[], Any]:
 # ---- where the micro-batches meet ----
 
 
-class _Stopped(Exception):  # noqa: N818 - not an error: another micro-batch had one
-    """Ends a micro-batch that waits for one that failed."""
+class _Stopped(BaseException):
+    """Ends a micro-batch because another one failed. A model that catches every Exception does not catch it."""
 
 
 class Meeting:
@@ -107,9 +114,11 @@ class Meeting:
 
     def __init__(self, count: int) -> None:
         self.count, self.turn = count, 0
+        self.ended: set[int] = set()
         self.changed = threading.Condition()
         self.rounds: dict[int, list[tuple[str, Tensor, bool] | None]] = {}
         self.mine = threading.local()  # index, and the number of the round
+        self.gradients = torch.is_grad_enabled()  # of the caller
         self.error: BaseException | None = None
 
     @contextmanager
@@ -124,13 +133,23 @@ class Meeting:
         except _Stopped:
             raise
         except BaseException as error:
-            self.error = self.error or error
+            self.stop(error)
             raise
         finally:
+            with self.changed:
+                self.ended.add(index)
             self._pass_on()
+
+    def stop(self, error: BaseException) -> None:
+        """End all micro-batches: those that wait at once, the one that runs at its next batch norm."""
+        with self.changed:
+            self.error = self.error or error
+            self.changed.notify_all()
 
     def bring(self, name: str, table: Tensor, weighted: bool) -> tuple[list[Tensor], bool]:
         """The tables of all micro-batches at this layer, and whether one of them has sample weights."""
+        if self.error is not None:
+            raise _Stopped
         index, number = self.mine.index, self.mine.round
         parts = self.rounds.setdefault(number, [None] * self.count)
         parts[index] = name, table, weighted
@@ -148,63 +167,111 @@ class Meeting:
         return [one for _, one, _ in found], any(weighted for _, _, weighted in found)
 
     def _disagreement(self, name: str, other: str) -> RuntimeError:
-        return RuntimeError(
+        error = RuntimeError(
             f"together: all micro-batches must run the same layers in the same order, but one came to {name!r} when "
             f"another {other}."
         )
+        self.stop(error)  # also if the model catches it
+        return error
 
     def _pass_on(self) -> None:
         with self.changed:
-            self.turn = (self.turn + 1) % self.count
+            for _ in range(self.count):
+                self.turn = (self.turn + 1) % self.count
+                if self.turn not in self.ended:
+                    break
             self.changed.notify_all()
 
     def _wait(self) -> None:
         with self.changed:
-            self.changed.wait_for(lambda: self.turn == self.mine.index)
+            self.changed.wait_for(lambda: self.error is not None or self.turn == self.mine.index)
         if self.error is not None:
             raise _Stopped
 
 
-class ThreadExchange(Exchange):
-    """The exchange of one layer while `together` runs. Afterwards it serves forwards that are recomputed in backward.
+# ---- what a checkpoint recomputes ----
 
-    The statistics are found by the micro-batch's own, which are the same bits again.
-    """
+
+@dataclass(eq=False)
+class Recorded:
+    """The calls of batch norms in one checkpoint, in their order: layer, table of the whole, whether of weights."""
+
+    calls: list[tuple[str, Tensor, bool]] = field(default_factory=list)
+    backward: int = -1  # the number of the backward pass that recomputes them
+    position: int = 0
+
+    def next(self, name: str) -> tuple[Tensor, bool]:
+        if self.backward != _compat.backward_pass():
+            self.backward, self.position = _compat.backward_pass(), 0
+        found = self.calls[self.position] if self.position < len(self.calls) else None
+        self.position += 1
+        if found is None or found[0] != name:
+            raise RuntimeError(
+                f"together: {name!r} was recomputed where "
+                f"{'nothing' if found is None else repr(found[0])} was computed before. Let the function that is "
+                "checkpointed run the same layers again."
+            )
+        return found[1], found[2]
+
+
+# By the checkpoint, as long as it may be recomputed.
+_recorded: WeakKeyDictionary[Any, Recorded] = WeakKeyDictionary()
+
+
+def _recomputed() -> Recorded | None:
+    """The calls of the checkpoint that is being recomputed, if `together` ran it."""
+    if not _recorded or not _running.recomputing():
+        return None
+    checkpoint = _compat.recomputed_checkpoint()
+    return None if checkpoint is None else _recorded.get(checkpoint)
+
+
+class ThreadExchange(Exchange):
+    """The exchange of one layer while `together` runs; afterwards, in what is recomputed of it."""
 
     def __init__(self, meeting: Meeting, name: str) -> None:
         self.meeting: Meeting | None = meeting
         self.name = name
-        # By the bytes of a micro-batch's own table: that of all, and whether the forward was differentiable.
-        self.pooled: dict[bytes, tuple[Tensor, bool, bool]] = {}
 
     def is_active(self) -> bool:
-        return self.meeting is not None or _running.recomputing()
+        return self.meeting is not None or _recomputed() is not None
 
     def updates_running(self) -> bool:
         return self.meeting is not None and self.meeting.mine.index == 0
 
     def pool(self, table: Tensor, weighted: bool, differentiable: bool) -> tuple[Tensor, bool]:
         if self.meeting is None:
-            found = self.pooled.get(_bytes_of(table))
-            if found is None:
-                raise RuntimeError(
-                    f"together: {self.name!r} was recomputed from other values than before. Call backward before the "
-                    "next step, and let checkpoint preserve the state of random numbers."
-                )
-            if differentiable and not found[2]:
+            recorded = _recomputed()
+            assert recorded is not None
+            return recorded.next(self.name)
+        checkpoint = self._checkpoint(self.meeting.gradients)
+        tables, weighted = self.meeting.bring(self.name, table, weighted)
+        pooled: Tensor = pool_microbatches(*tables)
+        if checkpoint is not None:
+            # With the same need of a gradient: a checkpoint counts what is saved.
+            again = pooled.detach().requires_grad_(pooled.requires_grad)
+            _recorded.setdefault(checkpoint, Recorded()).calls.append((self.name, again, weighted))
+        return pooled, weighted
+
+    def _checkpoint(self, gradients: bool) -> Any:
+        """The activation checkpoint that this call is in, or None."""
+        if not torch.is_grad_enabled():
+            if gradients and _compat.name_of_autograd_function() is not None:
                 raise RuntimeError(
                     f"together: {self.name!r} is in a checkpoint with use_reentrant=True. Use use_reentrant=False."
                 )
-            return found[0], found[1]
-        tables, weighted = self.meeting.bring(self.name, table, weighted)
-        pooled: Tensor = pool_microbatches(*tables)
-        if _compat.saved_tensors_are_hooked() or not torch.is_grad_enabled():  # as inside of a checkpoint
-            self.pooled[_bytes_of(table)] = pooled.detach(), weighted, differentiable
-        return pooled, weighted
-
-
-def _bytes_of(table: Tensor) -> bytes:
-    return table.detach().cpu().numpy().tobytes()
+            return None
+        found = _compat.checkpoints_in_forward()
+        if len(found) > 1:
+            raise RuntimeError(
+                f"together: {self.name!r} is in a checkpoint inside of a checkpoint. Use one of them, not both."
+            )
+        if found and found[0] is None:
+            raise RuntimeError(
+                f"together: {self.name!r} is in a checkpoint, which cannot be followed in torch {torch.__version__}. "
+                "Use torch.autograd.graph.save_on_cpu instead."
+            )
+        return found[0] if found else None
 
 
 class PoolMicrobatches(torch.autograd.Function):
@@ -225,19 +292,18 @@ pool_microbatches: Any = PoolMicrobatches.apply
 
 
 @contextmanager
-def meeting_in(model: nn.Module, meeting: Meeting) -> Iterator[None]:
-    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
+def meeting_in(layers: Named, meeting: Meeting) -> Iterator[None]:
     for name, layer in layers:
         if isinstance(layer._exchange, ThreadExchange | None):
             continue
         raise ValueError(f"together: layers that are not synchronized, got {name!r}. Call unsync(model) first.")
     exchanges = [ThreadExchange(meeting, name) for name, _ in layers]
     for (_, layer), exchange in zip(layers, exchanges, strict=True):
-        vars(layer)["_exchange"] = exchange
+        layer.__dict__["_exchange"] = exchange
     try:
         yield
     finally:
         for (_, layer), exchange in zip(layers, exchanges, strict=True):
             exchange.meeting = None
-            if not exchange.pooled:
-                vars(layer).pop("_exchange", None)
+            if not _recorded:
+                layer.__dict__.pop("_exchange", None)

@@ -16,12 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
-from torch.nn.modules.lazy import LazyModuleMixin
 
+from truenorm.torch._batch_norms import batch_norms, tracking_batch_norms
 from truenorm.torch._processes import Processes, ProcessExchange, merge_tables, wire_dtype
 from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
-from truenorm.torch.layers import _BatchNorm
 
 
 def sync(model: nn.Module, process_group: Any = None) -> ConversionReport:
@@ -34,11 +32,11 @@ def sync(model: nn.Module, process_group: Any = None) -> ConversionReport:
     1 normalization layer synchronized
       1  truenorm.BatchNorm1d  over all processes
     """
-    layers = _batch_norms("sync", model)
+    layers = batch_norms("sync", model)
     name = _name_of_group("sync", process_group)
     processes = Processes([(name, layer.num_features) for name, layer in layers], name, process_group)
     for i, (_, layer) in enumerate(layers):
-        vars(layer)["_exchange"] = ProcessExchange(processes, i)
+        layer.__dict__["_exchange"] = ProcessExchange(processes, i)
     over = "over all processes" if name is None else f"over the group {name!r}"
     return ConversionReport("synchronized", tuple(Change(name, _name_of(one), over) for name, one in layers), ())
 
@@ -58,12 +56,13 @@ def merge_running(model: nn.Module, process_group: Any = None) -> None:
 
     Afterwards all ranks have the same: mean and variance of the ranks' distributions taken together, which includes how
     far their means are apart, and the sum of their `num_batches_tracked`. Ranks that have seen none count nothing.
+    Frozen layers stay as they are.
 
     It is for ranks that were trained with statistics of their own: DistributedDataParallel would keep those of rank 0
     and drop the others. Batches should be of similar size. Call it on all ranks.
     """
-    layers = [layer for _, layer in _batch_norms("merge_running", model) if layer.running_mean is not None]
-    names = [(name, layer.num_features) for name, layer in _batch_norms("merge_running", model)]
+    named = tracking_batch_norms("merge_running", model)
+    names, layers = [(name, layer.num_features) for name, layer in named], [layer for _, layer in named]
     processes = Processes(names, _name_of_group("merge_running", process_group), process_group)
     if processes.size() < 2 or not layers:
         return
@@ -96,22 +95,3 @@ def _running_table(layer: Any) -> Tensor:
     mean = mean.to(wire_dtype(mean))
     count = layer.num_batches_tracked.to(mean.device, mean.dtype).expand(mean.shape)
     return torch.stack([count, mean, count * layer.running_var.to(mean.dtype)], -1)
-
-
-def _batch_norms(who: str, model: nn.Module) -> list[tuple[str, Any]]:
-    _check_model(who, model)
-    found: list[tuple[str, Any]] = []
-    for name, layer in model.named_modules():
-        if isinstance(layer, TorchBatchNorm):
-            if not isinstance(layer, _BatchNorm):
-                raise ValueError(
-                    f"{who}: layers of truenorm, got torch.nn.{type(layer).__name__} at {name!r}. "
-                    "Call convert(model) first."
-                )
-            if isinstance(layer, LazyModuleMixin):
-                raise ValueError(
-                    f"{who}: the channels of {type(layer).__name__} at {name!r} are not known yet. "
-                    "Run the model once before."
-                )
-            found.append((name, layer))
-    return found
