@@ -167,6 +167,78 @@ def test_with_an_optimizer_each_step_counts_and_the_rest_does_not() -> None:
     assert int(layer.num_batches_tracked) == 3
 
 
+class Branches(nn.Module):
+    """Two layers, of which a micro-batch reaches one or both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = make(), make()
+
+    def forward(self, x: Any, both: bool) -> Any:
+        y = self.one(x)
+        return y + self.two(x) if both else y
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_a_layer_that_the_first_microbatch_does_not_reach(skipped: bool) -> None:
+    """Its gradient is None in the second backward, although no step was skipped; or one was."""
+    expected, model = Branches(), Branches()
+    expected.two(X[3:])
+    expected.one(X[3:] if skipped else X)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with tnt.accumulate(model, optimizer=optimizer):
+        model(X[:3], False).square().sum().backward()
+        if skipped:
+            optimizer.zero_grad()
+        model(X[3:], True).square().sum().backward()
+        optimizer.step()
+    assert_same_buffers(model, expected)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_skipped_step_of_a_checkpointed_layer_without_parameters(reentrant: bool) -> None:
+    model = nn.Sequential(make(affine=False), nn.Linear(5, 5).double())
+    expected = make(affine=False)
+    expected(X + 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with tnt.accumulate(model, optimizer=optimizer):
+        for batch in (X, X + 1):
+            optimizer.zero_grad()
+            y: Any = checkpoint(model, batch.clone().requires_grad_(), use_reentrant=reentrant)
+            y.square().sum().backward()
+        optimizer.step()
+    assert_same_buffers(model[0], expected)
+
+
+def test_parameters_without_gradients_between_backwards() -> None:
+    """As sharded parameters: autograd accumulates elsewhere, so gradients that are None say nothing."""
+    expected, layer, elsewhere = make(), make(), nn.Parameter(torch.zeros(3))
+    expected(X)
+    optimizer = torch.optim.SGD([elsewhere], lr=0.0)
+    with tnt.accumulate(layer, optimizer=optimizer):
+        for part in X.split(2):
+            layer(part).square().sum().backward()
+        optimizer.step()
+    assert_same_buffers(layer, expected)
+
+
+def test_together_and_sync_inside() -> None:
+    expected, layer = make(), make()
+    expected(X)
+    expected(X + 1)
+    tnt.sync(layer)
+    for batch in (X, X + 1):
+        with tnt.accumulate(layer):
+            assert len(tnt.unsync(layer).changed) == 1
+            tnt.together(layer, list(batch.split(2)))
+            tnt.sync(layer)
+        assert layer._exchange is not None  # as `sync` left it
+    assert_same_buffers(layer, expected)
+    with tnt.accumulate(layer):
+        tnt.unsync(layer)
+    assert layer._exchange is None
+
+
 def test_the_layers_are_as_before() -> None:
     model = nn.Sequential(tnt.BatchNorm1d(3), tnt.BatchNorm1d(3, track_running_stats=False), nn.ReLU())
     tnt.sync(model)
@@ -175,5 +247,7 @@ def test_the_layers_are_as_before() -> None:
         text = "accumulate: one context at a time, got one that is entered already. Make a new one."
         assert_message(context.__enter__, RuntimeError, text)
     assert fingerprint(model) == before
+    text = "accumulate: layers of truenorm, got torch.nn.BatchNorm1d at ''. Call convert(model) first."
+    assert_message(lambda: tnt.accumulate(nn.BatchNorm1d(3)), ValueError, text)
     wrong: Any = [model]
     assert_message(lambda: tnt.accumulate(wrong), TypeError, "accumulate: model must be a torch.nn.Module, got list.")

@@ -133,7 +133,13 @@ def test_56_an_exception_at_any_batch_leaves_the_model_as_it_was(kind: Any, exac
             lambda: nn.BatchNorm1d(3),
             lambda: [normal(4, 3)],
             {},
-            "reestimate: a model with batch norms of truenorm, got none. Call convert(model) first.",
+            "reestimate: layers of truenorm, got torch.nn.BatchNorm1d at ''. Call convert(model) first.",
+        ),
+        (
+            lambda: nn.Linear(3, 3),
+            lambda: [normal(4, 3)],
+            {},
+            "reestimate: a model with batch norms whose running statistics are not frozen, got none.",
         ),
         (
             lambda: tnt.BatchNorm1d(3),
@@ -156,6 +162,21 @@ def test_frozen_layers_stay() -> None:
     tnt.convert(model, to="frozen", where=lambda name, _: name == "2")
     tnt.reestimate(model, [normal(4, 3)])
     assert [int(layer.num_batches_tracked) for layer in model] == [0, 1, 0]
+
+
+def test_a_layer_that_no_batch_comes_to_stays() -> None:
+    model = nn.Sequential(tnt.BatchNorm1d(3), tnt.BatchNorm1d(3))
+    tnt.reestimate(model, [normal(4, 3)] * 2, lambda model, batch: model[0](batch))
+    assert [int(layer.num_batches_tracked) for layer in model] == [2, 0]
+    assert torch.equal(model[1].running_var, torch.ones(3))
+
+
+def test_inside_of_accumulate_nothing_is_staged() -> None:
+    layer, batches = tnt.BatchNorm1d(3), [normal(4, 3), normal(9, 3, seed=1)]
+    with tnt.accumulate(layer):
+        tnt.reestimate(layer, batches)
+    torch.testing.assert_close(layer.running_mean, torch.cat(batches).mean(0))
+    assert int(layer.num_batches_tracked) == 2
 
 
 def test_forward_and_progress(capsys: pytest.CaptureFixture[str]) -> None:

@@ -265,6 +265,8 @@ def test_other_mistakes() -> None:
     layer = tnt.BatchNorm1d(3)
     assert_message(lambda: tnt.together(layer, []), ValueError, "together: at least one micro-batch, got none.")
     tnt.sync(layer)
+    text = "together: layers of truenorm, got torch.nn.BatchNorm1d at ''. Call convert(model) first."
+    assert_message(lambda: tnt.together(nn.BatchNorm1d(3), [normal(4, 3)]), ValueError, text)
     text = "together: layers that are not synchronized, got ''. Call unsync(model) first."
     assert_message(lambda: tnt.together(layer, [normal(4, 3)]), ValueError, text)
 

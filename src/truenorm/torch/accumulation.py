@@ -8,9 +8,11 @@ running statistics are updated once, as if all had been one batch:
     with accumulate(model, optimizer=optimizer): ...  after each step of the optimizer
 
 Each forward is still normalized with its own statistics: `together` is for those of the whole. A forward that is
-repeated by activation checkpointing counts once. An exception discards what is staged. With an optimizer, so does a
-step that a gradient scaler skips: the gradients that it would have used are gone when the next backward comes to a
-layer.
+repeated by activation checkpointing counts once. An exception discards what is staged.
+
+With an optimizer, so does a step that a gradient scaler skips: its parameters had gradients, and none of them has one
+when the next backward begins. That is not noticed, and the moments count with the next step, if gradients are set to 0
+instead of None, or if they are not accumulated by autograd in the parameters of the optimizer, as with FSDP.
 """
 
 from __future__ import annotations
@@ -22,10 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from truenorm.torch import _compat, _running
+from truenorm.torch._batch_norms import batch_norms
 from truenorm.torch._pooled import Exchange
 from truenorm.torch._processes import merge_tables
-from truenorm.torch.conversion import _check_model
-from truenorm.torch.layers import _BatchNorm
 
 
 class accumulate:  # noqa: N801 - called like a function, as torch.no_grad
@@ -40,35 +41,32 @@ class accumulate:  # noqa: N801 - called like a function, as torch.no_grad
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-        _check_model("accumulate", model)
+        batch_norms("accumulate", model)
         self.model, self.optimizer = model, optimizer
-        self.stage = Stage(follow_gradients=optimizer is not None)
+        parameters = [] if optimizer is None else [p for group in optimizer.param_groups for p in group["params"]]
+        self.stage = Stage([p for p in parameters if p.requires_grad])
         self._layers: list[tuple[Any, Exchange | None]] = []
-        self._hook: Any = None
+        self._hooks: list[Any] = []
 
     def __enter__(self) -> accumulate:
         if self._layers:
             raise RuntimeError("accumulate: one context at a time, got one that is entered already. Make a new one.")
-        self._layers = [
-            (layer, vars(layer).get("_exchange"))
-            for layer in self.model.modules()
-            if isinstance(layer, _BatchNorm) and layer.track_running_stats
-        ]
-        for layer, exchange in self._layers:
-            vars(layer)["_exchange"] = StagingExchange(layer, self.stage, exchange)
+        named = batch_norms("accumulate", self.model)
+        self._layers = [(layer, layer._stage) for _, layer in named if layer.track_running_stats]
+        for layer, _ in self._layers:
+            layer.__dict__["_stage"] = StagingExchange(layer, self.stage)
         if self.optimizer is not None:
-            self._hook = self.optimizer.register_step_post_hook(self._after_step)
+            self._hooks = [self.optimizer.register_step_post_hook(self._after_step), *self.stage.follow_gradients()]
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-        for layer, exchange in self._layers:
-            if exchange is None:
-                vars(layer).pop("_exchange", None)
-            else:
-                vars(layer)["_exchange"] = exchange
-        self._layers = []
+        for hook in self._hooks:
+            hook.remove()
+        for layer, before in self._layers:
+            layer.__dict__.pop("_stage", None)
+            if before is not None:
+                layer.__dict__["_stage"] = before
+        self._layers, self._hooks = [], []
         if kind is None and self.optimizer is None:
             self.stage.commit()
         self.stage.discard()
@@ -82,31 +80,54 @@ class accumulate:  # noqa: N801 - called like a function, as torch.no_grad
 
 @dataclass(eq=False)
 class Staged:
-    """The moments of one forward, and the number of the backward pass that came to it."""
+    """The moments of one forward, and the number of the backward pass that came to it.
+
+    seen_by_hook   whether a hook on its output says so; else it is taken for a part of the next pass
+    """
 
     layer: Any
     table: Tensor
     backward: int | None = None
+    seen_by_hook: bool = False
 
 
 class Stage:
-    """Moments that wait to be merged."""
+    """Moments that wait to be merged. parameters: those of an optimizer, to see when a step was skipped."""
 
-    def __init__(self, follow_gradients: bool = False) -> None:
+    def __init__(self, parameters: list[Any] | None = None) -> None:
         self.staged: list[Staged] = []
-        self.follow_gradients = follow_gradients
+        self.parameters = parameters or []
+        self.backward = -1  # the number of the last backward pass
+        self.has_gradients = False  # whether autograd has accumulated some since the last step
 
     def add(self, layer: Any, table: Tensor) -> Staged:
         self.staged.append(Staged(layer, table))
         return self.staged[-1]
 
-    def backward_begins(self, one: Staged) -> None:
-        """Before the gradients of a forward are computed. If those of an earlier pass are gone, its step is skipped."""
+    def follow_gradients(self) -> list[Any]:
+        """Hooks on the parameters: before a gradient is accumulated, and after."""
+        found: list[Any] = []
+        for parameter in self.parameters:
+            found.append(parameter.register_hook(lambda _: self.backward_runs()))
+            found.append(parameter.register_post_accumulate_grad_hook(self._gradient_is_there))
+        return found
+
+    def backward_runs(self, one: Staged | None = None) -> None:
+        """In a backward, before any gradient of it is accumulated the first time. one: the forward it has come to."""
         current = _compat.backward_pass()
-        parameters = [p for p in one.layer.parameters(recurse=False) if p.requires_grad]
-        if self.follow_gradients and parameters and all(p.grad is None for p in parameters):
-            self.staged = [other for other in self.staged if other.backward in (None, current)]
-        one.backward = current
+        if current != self.backward:
+            self.backward = current
+            if self.has_gradients and all(p.grad is None for p in self.parameters):  # gone, without a step
+                self.staged = [other for other in self.staged if other.backward is None]
+                self.has_gradients = False
+            for other in self.staged:
+                if other.backward is None and not other.seen_by_hook:
+                    other.backward = current
+        if one is not None:
+            one.backward = current
+
+    def _gradient_is_there(self, _: Any) -> None:
+        self.has_gradients = True
 
     def tables(self) -> dict[Any, Tensor]:
         """The moments of each layer, over all that is staged."""
@@ -124,26 +145,30 @@ class Stage:
                     layer.skipped_batches += 1
 
     def discard(self) -> None:
-        self.staged = []
+        self.staged, self.has_gradients = [], False
 
 
 class StagingExchange(Exchange):
-    """The exchange of one layer whose moments are staged. within: another exchange, which comes first."""
+    """Stages the moments of one layer, after the exchange that the layer has. shared: whether that takes part."""
 
-    def __init__(self, layer: Any, stage: Stage, within: Exchange | None) -> None:
-        self.layer, self.stage, self.within = layer, stage, within
+    def __init__(self, layer: Any, stage: Stage, shared: bool = True) -> None:
+        self.layer, self.stage, self.shared = layer, stage, shared
         self.last: Staged | None = None
 
     def updates_running(self) -> bool:
         return False
 
     def pool(self, table: Tensor, weighted: bool, differentiable: bool) -> tuple[Tensor, bool]:
-        if self.within is not None and self.within.is_active():
-            table, weighted = self.within.pool(table, weighted, differentiable)
-        self.last = None if _running.recomputing() else self.stage.add(self.layer, table.detach().clone())
+        exchange, first = self.layer._exchange, True
+        if self.shared and exchange is not None and exchange.is_active():
+            table, weighted = exchange.pool(table, weighted, differentiable)
+            first = exchange.updates_running()  # one of those that share the layer
+        counts = first and not _running.recomputing()
+        self.last = self.stage.add(self.layer, table.detach().clone()) if counts else None
         return table, weighted
 
     def watch(self, y: Tensor) -> None:
         one, output = self.last, cast("Any", y)
-        if one is not None and y.requires_grad:
-            output.register_hook(lambda _: self.stage.backward_begins(one))
+        if one is not None and y.requires_grad and self.stage.parameters:
+            one.seen_by_hook = True
+            output.register_hook(lambda _: self.stage.backward_runs(one))

@@ -200,7 +200,7 @@ def _revert_layer(layer: nn.Module) -> None:
         cls = _with_properties(cls, layer)
     if issubclass(cls, LazyModuleMixin) and not isinstance(layer, LazyModuleMixin):
         cls = cls.cls_to_become or cls  # its first input came since
-    for name in (*OPTIONS, "skipped_batches", "_exchange"):
+    for name in (*OPTIONS, "skipped_batches", "_exchange", "_stage"):
         own.pop(name, None)
     own.update(original.attributes)
     if not issubclass(cls, _RaggedLayer):

@@ -159,6 +159,7 @@ class _TrackingLayer(_RaggedLayer):
 class _BatchNorm(_TrackingLayer):
     on_single: OnSingle = "error"
     _exchange: Exchange | None = None  # how `sync` and `together` share the statistics
+    _stage: Exchange | None = None  # how `accumulate` and `reestimate` collect them, after that
 
     def _make_norms(self) -> NormPair:
         return _norms.batch_norms(self.eps)
@@ -201,7 +202,9 @@ class _BatchNorm(_TrackingLayer):
             self.on_single,
             counter if training and tracking else None,
             self._norms,
-            None if (exchange := self._exchange) is None or not training or not exchange.is_active() else exchange,
+            None
+            if not training or (exchange := self._stage or self._exchange) is None or not exchange.is_active()
+            else exchange,
         )
         if done == _running.NOT_FINITE:
             self.skipped_batches += 1

@@ -24,15 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from truenorm.torch._processes import Processes, ProcessExchange, merge_tables
+from truenorm.torch._batch_norms import Named, tracking_batch_norms
+from truenorm.torch._processes import Processes, ProcessExchange, merge_tables, wire_dtype
 from truenorm.torch._running import DDOF
 from truenorm.torch.accumulation import Stage, StagingExchange
 from truenorm.torch.conversion import _check_model
-from truenorm.torch.layers import _BatchNorm
 from truenorm.torch.microbatches import Forward, call_model
-from truenorm.torch.replacement import FrozenBatchNorm
-
-Named = list[tuple[str, Any]]
 
 
 def reestimate(
@@ -51,7 +48,8 @@ def reestimate(
     progress   whether to show a bar; None: if the standard error is a terminal
 
     Frozen layers stay as they are. Layers that are synchronized get the statistics of the batches of all ranks, which
-    may have different numbers of them. `num_batches_tracked` becomes the number of batches.
+    may have different numbers of them. `num_batches_tracked` becomes the number of batches. Layers that no batch comes
+    to stay as they are, too.
 
     >>> from truenorm.torch import BatchNorm1d
     >>> layer = BatchNorm1d(1)
@@ -62,15 +60,9 @@ def reestimate(
     _check_model("reestimate", model)
     if isinstance(model, DistributedDataParallel):  # each forward of the wrapper sends buffers, and ranks may differ
         model = model.module
-    layers: Named = [
-        (name, layer)
-        for name, layer in model.named_modules()
-        if isinstance(layer, _BatchNorm)
-        and layer.track_running_stats
-        and not (layer.frozen or isinstance(layer, FrozenBatchNorm))
-    ]
+    layers = tracking_batch_norms("reestimate", model)
     if not layers:
-        raise ValueError("reestimate: a model with batch norms of truenorm, got none. Call convert(model) first.")
+        raise ValueError("reestimate: a model with batch norms whose running statistics are not frozen, got none.")
     before = [(buffer, buffer.clone()) for _, layer in layers for buffer in layer.buffers(recurse=False)]
     try:
         if exact:
@@ -117,20 +109,21 @@ def _write(layers: Named, tables: list[Tensor], count: int) -> None:
             var = m2 / (number - DDOF).clamp(min=1.0)
             for buffer, new in ((layer.running_mean, mean), (layer.running_var, var)):
                 buffer.copy_(torch.where(enough, new.to(buffer.dtype), buffer))
-            layer.num_batches_tracked.fill_(count)
+            if bool((number > 0).any()):  # a layer that was never called stays as it was
+                layer.num_batches_tracked.fill_(count)
 
 
 @contextmanager
 def _only_these_in_training(model: nn.Module, layers: list[Any]) -> Iterator[Stage]:
     flags = [(module, module.training) for module in model.modules()]
-    changed = ("on_single", "_exchange")
+    changed = ("on_single", "_stage")
     before = [(layer, {name: vars(layer)[name] for name in changed if name in vars(layer)}) for layer in layers]
     stage = Stage()
     try:
         for module, _ in flags:
             vars(module)["training"] = False
         for layer in layers:  # a batch with one value counts as any other
-            vars(layer).update(training=True, on_single="running", _exchange=StagingExchange(layer, stage, None))
+            vars(layer).update(training=True, on_single="running", _stage=StagingExchange(layer, stage, shared=False))
         with torch.no_grad():
             yield stage
     finally:
@@ -167,8 +160,9 @@ def _over_ranks(layers: Named, tables: list[Tensor], count: int) -> tuple[list[T
         return tables, count
     name = layers[0][0]
     processes.check_layers(name)
-    rows = torch.tensor([[count, 0.0, 0.0]], dtype=tables[0].dtype, device=tables[0].device)
-    found = processes.gather_all(name, torch.cat([rows, *tables]))
+    dtype = wire_dtype(tables[0])  # the same on all ranks: on a GPU only empty tables would be float64
+    rows = torch.tensor([[count, 0.0, 0.0]], dtype=dtype, device=tables[0].device)
+    found = processes.gather_all(name, torch.cat([rows, *(table.to(dtype) for table in tables)]))
     parts = torch.split(merge_tables(found[:, 1:]), [len(table) for table in tables])
     return list(parts), int(found[:, 0, 0].sum())
 
@@ -183,7 +177,8 @@ def _processes_of(layers: Named) -> Processes | None:
 
 
 def _empty_table(layer: Any) -> Tensor:
-    return torch.zeros(layer.num_features, 3, dtype=torch.float64, device=layer.running_mean.device)
+    mean: Tensor = layer.running_mean
+    return mean.new_zeros(len(mean), 3, dtype=wire_dtype(mean))
 
 
 def _shown(batches: Iterable[Any], progress: bool | None) -> Iterable[Any]:

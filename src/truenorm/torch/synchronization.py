@@ -46,7 +46,8 @@ def unsync(model: nn.Module) -> ConversionReport:
     _check_model("unsync", model)
     changed = []
     for name, layer in model.named_modules():
-        if isinstance(vars(layer).pop("_exchange", None), ProcessExchange):
+        if isinstance(vars(layer).get("_exchange"), ProcessExchange):
+            del vars(layer)["_exchange"]
             changed.append(Change(name, _name_of(layer), "over this process"))
     return ConversionReport("unsynchronized", tuple(changed), ())
 
