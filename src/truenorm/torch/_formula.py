@@ -17,6 +17,8 @@ from truenorm.core.inputs import Padding
 from truenorm.core.layout import Layout
 from truenorm.core.norm import Norm
 
+LARGE, SCALE = 2.0**900, 2.0**-100  # as in truenorm.core.moments
+
 
 @dataclass(eq=False)
 class Segments:
@@ -49,17 +51,36 @@ def normalize(
     x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, fixed: FixedStatistics | None, padding: Padding
 ) -> tuple[Tensor, Tensor | None]:
     """y, and count, mean and m2 of each statistic side by side (..., 3), which carry no gradient; None where fixed."""
-    norm, layout, valid = mask.norm, mask.layout, mask.valid
-    wide = _widen(x, mask)
-    selected = _select(wide, mask)
-    table = None
-    if fixed is None:
-        count, mean, m2 = moments(selected, mask)
-        var = safe_divide(m2, count - norm.ddof)
-        table = torch.stack([count.expand(mean.shape), mean, m2], -1).detach().reshape(*_statistics(mask), 3)
-    else:
-        mean, var = (one.to(wide.dtype).reshape(layout.statistics_split) for one in (fixed.mean, fixed.var))
-    rstd = rstd_of(var, norm) if fixed is not None else torch.where(count > norm.ddof, rstd_of(var, norm), 0.0)
+    selected = _select(_widen(x, mask), mask)
+    if fixed is not None:
+        mean, var = (one.to(selected.dtype).reshape(mask.layout.statistics_split) for one in (fixed.mean, fixed.var))
+        return _apply(x, selected, mask, weight, bias, mean, rstd_of(var, mask.norm), padding), None
+    count, mean, m2 = moments(selected, mask)
+    y = _apply(x, selected, mask, weight, bias, mean, _deviation(count, m2, mask.norm)[1], padding)
+    return y, _table(count, mean, m2).reshape(*_statistics(mask), 3)
+
+
+def normalize_part(
+    x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, table: Tensor, padding: Padding
+) -> Tensor:
+    """y, with the moments (statistics, 3) of a whole that x is a part of."""
+    count, mean, m2 = _columns(table, x, mask)
+    selected = _select(_widen(x, mask), mask)
+    return _apply(x, selected, mask, weight, bias, mean, _deviation(count, m2, mask.norm)[1], padding)
+
+
+def _apply(
+    x: Tensor,
+    selected: Tensor,
+    mask: Mask,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    padding: Padding,
+) -> Tensor:
+    """(x - mean) · rstd · weight + bias"""
+    layout, valid = mask.layout, mask.valid
     y = (selected - _spread(_center(mean, rstd), mask)) * _spread(rstd, mask)
     y = y if valid is None else torch.where(valid, y, 0.0)  # 0 · NaN would reach the gradient of weight
     if weight is not None:
@@ -67,8 +88,19 @@ def normalize(
     if bias is not None:
         y = y + bias.to(y.dtype).reshape(layout.weight_split)
     if valid is not None:
-        y = torch.where(valid, y, wide if padding == "keep" else 0.0)
-    return y.reshape(x.shape).to(x.dtype), table
+        y = torch.where(valid, y, _widen(x, mask) if padding == "keep" else 0.0)
+    return y.reshape(x.shape).to(x.dtype)
+
+
+def _deviation(count: Tensor, m2: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    """var and rstd; too few elements have an rstd of 0, so that y is the bias."""
+    var = safe_divide(m2, count - norm.ddof)
+    return var, torch.where(count > norm.ddof, rstd_of(var, norm), 0.0)
+
+
+def _table(count: Tensor, mean: Tensor, m2: Tensor) -> Tensor:
+    """Side by side (..., 3), without a gradient."""
+    return torch.stack([count.expand(mean.shape), mean, m2], -1).detach()
 
 
 def slope_and_offset(
@@ -153,8 +185,7 @@ def _terms(
     count = None
     if measured is not None:
         count, mean, m2 = measured
-        var = safe_divide(m2, count - norm.ddof)
-        rstd = torch.where(count > norm.ddof, rstd_of(var, norm), 0.0)
+        var, rstd = _deviation(count, m2, norm)
     else:
         assert fixed is not None
         mean, var = (one.to(wide.dtype).reshape(layout.statistics_split) for one in (fixed.mean, fixed.var))
@@ -204,9 +235,28 @@ def _parameter_gradients(
 
 
 def measure(x: Tensor, mask: Mask) -> Tensor:
-    """count, mean and m2 of each statistic side by side (statistics, 3), without a gradient."""
-    count, mean, m2 = moments(_select(_widen(x, mask), mask), mask)
-    return torch.stack([count.expand(mean.shape), mean, m2], -1).detach().reshape(-1, 3)
+    """count, mean and m2 of each statistic side by side (statistics, 3), without a gradient, to be merged."""
+    wide = _widen(x, mask)
+    count, mean, m2 = moments(_select(wide, mask), mask)
+    dtype = wire_dtype(x)
+    if count.dtype != dtype:  # float32 counts up to 2^24
+        count = _count(wide, mask, dtype)
+    return _table(count, mean.to(dtype), m2.to(dtype)).reshape(-1, 3)
+
+
+def merge_tables(tables: Tensor) -> Tensor:
+    """(parts, channels, 3) -> (channels, 3): `truenorm.core.moments.merge` for tensors, in float64."""
+    count, mean, m2 = tables.to(wire_dtype(tables)).unbind(-1)
+    some = count > 0
+    mean, m2 = torch.where(some, mean, 0.0), torch.where(some, m2, 0.0)
+    total = count.sum(0)
+    scale = torch.where(mean.abs().amax(0) > LARGE, SCALE, 1.0).to(mean.dtype)
+    mean = mean * scale
+    center = torch.where(total > 0, torch.where(some, mean, -torch.inf).amax(0), 0.0)
+    for _ in range(2):  # twice, so that equal means have exactly that mean
+        center = center + safe_divide((count * torch.where(some, mean - center, 0.0)).sum(0), total)
+    between = (count * torch.where(some, mean - center, 0.0) ** 2).sum(0) / (scale * scale)
+    return torch.stack([total, center / scale, m2.sum(0) + between], -1)
 
 
 def _widen(values: Tensor, mask: Mask, x: Tensor | None = None) -> Tensor:
@@ -220,18 +270,13 @@ def _select(values: Tensor, mask: Mask) -> Tensor:
 
 def moments(x: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor]:
     """count, mean and m2, which broadcast against x. `x` is 0 where it is not mask."""
-    layout = mask.layout
     weight = mask.sample_weight if mask.sample_weight is not None else mask.valid
     if mask.sample_weight is not None:
         x = torch.where(mask.sample_weight > 0, x, 0.0)  # elements of weight 0 are not read
     if weight is not None:
         weight = weight.to(x.dtype)
         weight = weight if mask.valid is None else torch.where(mask.valid, weight, 0.0)
-        count = _total(weight.expand(layout.split), mask)
-    elif mask.segments is not None:
-        count = _total(x.new_ones(()).expand(layout.split), mask)
-    else:
-        count = x.new_full((1,) * len(layout.split), math.prod(layout.split[i] for i in layout.reduced))
+    count = _count(x, mask, x.dtype)
 
     def total(values: Tensor) -> Tensor:
         return _total(values if weight is None else weight * values, mask)
@@ -246,6 +291,19 @@ def moments(x: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor]:
     mean = about + safe_divide(total(_selected(scaled - _spread(about, mask), mask)), count)
     centered = _selected(scaled - _spread(mean, mask), mask)
     return count, mean / scale, total(centered * centered) / (scale * scale)
+
+
+def _count(x: Tensor, mask: Mask, dtype: torch.dtype) -> Tensor:
+    """The number of valid elements, or the sum of their weights."""
+    layout = mask.layout
+    weight = mask.sample_weight if mask.sample_weight is not None else mask.valid
+    if weight is not None:
+        weight = weight.to(dtype)
+        weight = weight if mask.valid is None else torch.where(mask.valid, weight, 0.0)
+        return _total(weight.expand(layout.split), mask)
+    if mask.segments is not None:
+        return _total(x.new_ones((), dtype=dtype).expand(layout.split), mask)
+    return x.new_full((1,) * len(layout.split), math.prod(layout.split[i] for i in layout.reduced), dtype=dtype)
 
 
 def _selected(values: Tensor, mask: Mask) -> Tensor:
@@ -306,6 +364,11 @@ def safe_divide(above: Tensor, below: Tensor) -> Tensor:
 def working_dtype(x: Tensor) -> torch.dtype:
     """What is computed in: float64 on the CPU, as everywhere in truenorm; elsewhere at least float32."""
     return torch.float64 if x.device.type == "cpu" or x.dtype == torch.float64 else torch.float32
+
+
+def wire_dtype(values: Tensor) -> torch.dtype:
+    """What moments are merged and sent in: float64, where the device has it. Counts up to 2^53 are exact."""
+    return torch.float32 if values.device.type == "mps" else torch.float64
 
 
 def _statistics(mask: Mask) -> tuple[int, ...]:

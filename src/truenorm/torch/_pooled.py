@@ -34,7 +34,7 @@ from truenorm.core.inputs import Padding
 from truenorm.core.norm import norm_from_text
 from truenorm.torch import _compat, _formula, _kernel
 from truenorm.torch._dispatch import masked_kernel, shapes_match
-from truenorm.torch._formula import FixedStatistics, Mask
+from truenorm.torch._formula import Mask
 from truenorm.torch._inputs import Ragged, UnpackedInput, check_dense, check_ragged, to_mask, values_are_readable
 from truenorm.torch._norms import Norms, norms_along
 
@@ -208,9 +208,7 @@ class FormulaVerbs:
         return _formula.measure(x, self.mask)
 
     def forward(self, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        count, mean, m2 = table.unbind(-1)
-        fixed = FixedStatistics(mean, _formula.safe_divide(m2, count - self.mask.norm.ddof))
-        return _formula.normalize(x, self.mask, weight, bias, fixed, self.padding)[0]
+        return _formula.normalize_part(x, self.mask, weight, bias, table, self.padding)
 
     def backward_sums(
         self, dy: Tensor, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None

@@ -1,9 +1,10 @@
 """The exchange of moments between processes, with torch.distributed: one collective forward, one backward.
 
 Every message of a model has the same size, that of its widest layer, and begins with what the sender is doing: forward
-or backward, which layer, which of its calls. So ranks that are at different places always find out, all of them, and
-say who is where. A backend that is given messages of different sizes hangs, mixes them up, or ends the process. That
-the ranks have the same layers is checked once, before the first message.
+or backward, which layer, which of its calls. So ranks that are at different places always find out, all of them. On
+the CPU they say who is where; elsewhere that would wait for the device, so their statistics and sums become NaN, and
+running statistics stay as they were. A backend that is given messages of different sizes hangs, mixes them up, or ends
+the process. That the ranks have the same layers is checked once, before the first message.
 
 All ranks merge the same tables in the order of ranks, so they get the same bits. Messages are float64: counts up to
 2^53 are exact, and the dtype of x does not matter.
@@ -22,28 +23,13 @@ from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
 from truenorm.torch import _compat
-from truenorm.torch._formula import safe_divide
+from truenorm.torch._formula import merge_tables, wire_dtype
+from truenorm.torch._inputs import values_are_readable
 from truenorm.torch._pooled import Exchange
 
 FORWARD, BACKWARD = 1, 2
 HEADER = 5  # FORWARD or BACKWARD, the layer, its call, whether counts are weights, whether there will be a backward
-LARGE, SCALE = 2.0**900, 2.0**-100  # as in truenorm.core.moments
 Layers = list[tuple[str, int]]  # name and channels
-
-
-def merge_tables(tables: Tensor) -> Tensor:
-    """(parts, channels, 3) -> (channels, 3): `truenorm.core.moments.merge` for tensors."""
-    count, mean, m2 = tables.unbind(-1)
-    some = count > 0
-    mean, m2 = torch.where(some, mean, 0.0), torch.where(some, m2, 0.0)
-    total = count.sum(0)
-    scale = torch.where(mean.abs().amax(0) > LARGE, SCALE, 1.0).to(mean.dtype)
-    mean = mean * scale
-    center = torch.where(total > 0, torch.where(some, mean, -torch.inf).amax(0), 0.0)
-    for _ in range(2):  # twice, so that equal means have exactly that mean
-        center = center + safe_divide((count * torch.where(some, mean - center, 0.0)).sum(0), total)
-    between = (count * torch.where(some, mean - center, 0.0) ** 2).sum(0) / (scale * scale)
-    return torch.stack([total, center / scale, m2.sum(0) + between], -1)
 
 
 @dataclass(eq=False)
@@ -95,7 +81,7 @@ class Processes:
         message[HEADER : HEADER + values.numel()] = values.reshape(-1)
         found = self.gather_all(name, message)
         headers = found[:, :HEADER]
-        if found.device.type == "cpu":  # elsewhere this would wait for the device
+        if values_are_readable(found):  # elsewhere this would wait for the device: see `nan_if_different`
             self._check_headers(headers.int().tolist())
         return found[:, HEADER : HEADER + values.numel()].reshape(-1, *values.shape), headers
 
@@ -158,11 +144,11 @@ class ProcessExchange(Exchange):
 
     def pool(self, table: Tensor, weighted: bool, differentiable: bool) -> tuple[Tensor, bool]:
         self.processes.check_layers(self.processes.layers[self.layer][0])
-        self.calls += 1
         # A rank whose x needs no gradient takes part in the backward too: the others wait for its sums.
         anchor = torch.empty(0, requires_grad=differentiable)
         pooled, headers = pool_processes(table, anchor, self, (weighted, differentiable))
-        return pooled, headers.device.type != "cpu" or bool(headers[:, 3].any())
+        self.calls += 1  # not if the ranks disagreed: they can skip this batch, and go on
+        return pooled, not values_are_readable(headers) or bool(headers[:, 3].any())
 
 
 class PoolProcesses(torch.autograd.Function):
@@ -172,26 +158,33 @@ class PoolProcesses(torch.autograd.Function):
     def forward(
         ctx: Any, table: Tensor, anchor: Tensor, exchange: ProcessExchange, flags: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor]:
-        ctx.exchange, ctx.number, ctx.flags = exchange, exchange.calls, flags
+        ctx.exchange, ctx.number, ctx.flags = exchange, exchange.calls + 1, flags
         wide = table.to(wire_dtype(table))
         tables, headers = exchange.processes.gather(FORWARD, exchange.layer, ctx.number, flags, wide)
         ctx.mark_non_differentiable(headers)
-        return merge_tables(tables), headers
+        merged = merge_tables(tables)
+        count, others = merged[:, :1], merged[:, 1:]
+        # A count of NaN would be one of nothing, and y the bias.
+        return torch.cat([nan_if_different(headers, count, 2.0), nan_if_different(headers, others)], 1), headers
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, sums: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         exchange = ctx.exchange
-        found, _ = exchange.processes.gather(BACKWARD, exchange.layer, ctx.number, ctx.flags, sums.contiguous())
-        return found.sum(0), None, None, None
+        found, headers = exchange.processes.gather(BACKWARD, exchange.layer, ctx.number, ctx.flags, sums.contiguous())
+        return nan_if_different(headers, found.sum(0)), None, None, None
 
 
 pool_processes: Any = PoolProcesses.apply
 
 
-def wire_dtype(values: Tensor) -> torch.dtype:
-    """float64, where the device has it."""
-    return torch.float32 if values.device.type == "mps" else torch.float64
+def nan_if_different(headers: Tensor, values: Tensor, other: float = torch.nan) -> Tensor:
+    """The values, or NaN if the ranks are at different places; what can be read was compared, and has raised."""
+    if values_are_readable(headers):
+        return values
+    equal = headers == headers[:1]
+    same = equal[:, :3].all() & equal[:, 4:].all()  # weights may be given on some ranks only
+    return torch.where(same, values, other)
 
 
 def _difference(first: Layers, other: Layers, rank: int) -> str:
@@ -202,4 +195,4 @@ def _difference(first: Layers, other: Layers, rank: int) -> str:
         ]
         if pair[0] != pair[1]:
             return f"{pair[0]} on rank 0 and {pair[1]} on rank {rank}"
-    return f"no difference on rank {rank}"
+    raise AssertionError("called with equal layers")

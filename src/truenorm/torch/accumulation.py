@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from truenorm.torch import _compat, _running
 from truenorm.torch._batch_norms import batch_norms
+from truenorm.torch._formula import merge_tables
 from truenorm.torch._pooled import Exchange
-from truenorm.torch._processes import merge_tables
 
 
 class accumulate:  # noqa: N801 - called like a function, as torch.no_grad

@@ -31,8 +31,8 @@ from torch.autograd.function import once_differentiable
 
 from truenorm.torch import _compat, _running
 from truenorm.torch._batch_norms import Named, batch_norms
+from truenorm.torch._formula import merge_tables
 from truenorm.torch._pooled import Exchange
-from truenorm.torch._processes import merge_tables
 
 Forward = Callable[[Any, Any], Any]
 

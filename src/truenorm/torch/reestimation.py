@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from truenorm.torch._batch_norms import Named, tracking_batch_norms
-from truenorm.torch._processes import Processes, ProcessExchange, merge_tables, wire_dtype
+from truenorm.torch._formula import merge_tables, wire_dtype
+from truenorm.torch._processes import Processes, ProcessExchange
 from truenorm.torch._running import DDOF
 from truenorm.torch.accumulation import Stage, StagingExchange
 from truenorm.torch.conversion import _check_model

@@ -23,6 +23,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
 from truenorm.core.norm import Norm
+from truenorm.torch._processes import ProcessExchange
 from truenorm.torch.layers import (
     BatchNorm1d,
     BatchNorm2d,
@@ -98,7 +99,7 @@ def reason_to_keep_kind(layer: nn.Module) -> str | None:
     if getattr(layer, "frozen", False):
         return "frozen: call thaw(model) first"
     # What `together` has left does not count: it only serves recomputations.
-    shared = hasattr(vars(layer).get("_exchange"), "processes")
+    shared = isinstance(vars(layer).get("_exchange"), ProcessExchange)
     return "synchronized: call unsync(model) first" if shared else None
 
 

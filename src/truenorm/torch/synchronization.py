@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from truenorm.torch._batch_norms import batch_norms, tracking_batch_norms
-from truenorm.torch._processes import Processes, ProcessExchange, merge_tables, wire_dtype
+from truenorm.torch._formula import merge_tables, wire_dtype
+from truenorm.torch._processes import Processes, ProcessExchange
 from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
 
 
