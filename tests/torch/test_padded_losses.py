@@ -27,19 +27,28 @@ ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
         y, target.sigmoid(), pos_weight=torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=y.dtype)
     ),
     "poisson": functional.poisson_nll_loss,
+    "gaussian": lambda y, target: functional.gaussian_nll_loss(y, target, target.square() + 0.5),
+    "weight of each element": lambda y, target: functional.binary_cross_entropy_with_logits(
+        y, target.sigmoid(), weight=target.exp()
+    ),
     "kl": lambda y, target: functional.kl_div(y.log_softmax(-1), target.sigmoid()),
     "each element": lambda y, target: functional.mse_loss(y, target, reduction="none").mean(),
 }  # fmt: skip
 
 
 def compare(loss: Callable[..., Tensor], target: Tensor, view: Callable[[Tensor], Tensor] = lambda y: y) -> None:
-    """The loss of a padded batch (b, t, 4), and that of the valid rows (n, 4); NaN in the padding of the input."""
+    """The loss of a padded batch (b, t, 4), and that of the valid rows (n, 4).
+
+    NaN in the padding of the input, and of targets that are no classes.
+    """
     layer = nn.Linear(3, 4).double()
     x = normal(3, 6, 3, dtype=torch.float64)
     valid = torch.arange(6) < torch.tensor(LENGTHS)[:, None]
     expected = loss(layer(x[valid]), target[valid])
     wanted = torch.autograd.grad(expected, list(layer.parameters()))
     x[~valid] = torch.nan
+    if target.is_floating_point():
+        target[~valid] = torch.nan
     with tnt.padded(lengths=LENGTHS) as tracked:
         found = loss(view(layer(x)), view(target))
     assert_close(found, expected, atol=1e-12, rtol=1e-12)
@@ -84,6 +93,19 @@ def test_a_loss_of_classes_that_are_positions_is_reported() -> None:
     with tnt.padded(lengths=LENGTHS) as tracked:
         functional.cross_entropy(layer(x), torch.zeros(3, 4, dtype=torch.int64))
     assert tracked.report.mixed == ("cross_entropy (classes that are positions)",)
+
+
+def test_losses_of_an_axis_that_may_be_positions_are_reported() -> None:
+    """A mean that is repeated for each position: the positions of a sequence alone would be fewer."""
+    layer, x = nn.Linear(3, 4), normal(3, 6, 3)
+    with tnt.padded(lengths=LENGTHS) as tracked:
+        y = layer(x).mean(1, keepdim=True).repeat(1, 6, 1)
+        functional.cross_entropy(y.mT, torch.zeros(3, 6, dtype=torch.int64))
+        functional.mse_loss(y, torch.zeros(3, 6, 4))
+    assert tracked.report.mixed == (
+        "cross_entropy (an axis that may be positions)",
+        "mean (an axis that may be positions)",
+    )
 
 
 def test_losses_that_are_reported() -> None:

@@ -5,6 +5,7 @@
     F.ctc_loss(...)            takes lengths of its own
 
 So a loss over a batch is that over the valid values of its sequences. Targets need no lengths: the input has them.
+Targets at padding are set to 0: the gradient of the input there is 0 times their distance, and NaN for NaN.
 """
 
 from __future__ import annotations
@@ -60,14 +61,18 @@ def loss_of_each_element(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs
     if given is None or weighted or not any(tag.is_ragged for tag in tags):
         return tracker.call_unknown(func, args, kwargs)
     reduction = given.pop("reduction", "mean")
-    for name, one in given.items():
-        if (tag := tracker.tag(one)) is not None:
-            given[name] = tracker.fill_unless_finite(one, tag)[0]
-    each = func(**given, reduction="none")
-    axes = broadcast(tags, each.shape)
+    shape = torch.broadcast_shapes(given["input"].shape, given["target"].shape)  # type: ignore[no-untyped-call]
+    axes = broadcast(tags, shape)
     if axes is None or any(isinstance(one, Lost) for one in states):
         return tracker.lose(func(*args, **kwargs), func, "arguments with different lengths")
-    tracker.set(each, Tag(axes))
+    result = Tag(axes)
+    for name, one in given.items():
+        if (tag := tracker.tag(one)) is not None and tag.is_ragged:
+            given[name] = tracker.fill_unless_finite(one, tag)[0]
+        elif isinstance(one, Tensor) and one.shape == shape:
+            given[name] = tracker.fill_unless_finite(one, result)[0]
+    each = func(**given, reduction="none")
+    tracker.set(each, result)
     if reduction == "none":
         return each
     if reduction == "batchmean":
@@ -90,9 +95,12 @@ def loss_of_classes(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> 
     classes = 1 if x.dim() > 1 else 0
     if has_role(found.axes[classes]):
         return tracker.lose(func(*args, **kwargs), func, "classes that are positions")
+    if found.has_open:
+        return tracker.lose(func(*args, **kwargs), func, "an axis that may be positions")
     each = Tag((*found.axes[:classes], *found.axes[classes + 1 :]))
     given["input"] = tracker.fill_unless_finite(x, found)[0]
     if target.is_floating_point():  # probabilities
+        given["target"] = tracker.fill_unless_finite(target, found.having(Padding.ANY))[0]
         result = func(**{**given, "reduction": "none"})
         tracker.set(result, each)
         if reduction == "none":
