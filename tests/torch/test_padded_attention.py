@@ -62,6 +62,19 @@ def test_functions_that_keep_positions(name: str) -> None:
     assert_as_alone(model, normal(3, 6, 4, dtype=torch.float64), LENGTHS, axis=1, out=1)
 
 
+def test_gumbel_softmax() -> None:
+    """Over channels each position by itself. Its second argument is not the axis."""
+    layer, x = nn.Linear(4, 4), normal(3, 6, 4)
+    with tnt.padded(lengths=LENGTHS) as tracked:
+        y = layer(x)
+        found = functional.gumbel_softmax(y, 1), functional.gumbel_softmax(logits=y, tau=0.5, hard=True)
+        assert [tracked.tag(one) for one in found] == [tracked.tag(y)] * 2
+        functional.gumbel_softmax(y.mT, 1)
+    for one in found:
+        torch.testing.assert_close(one.sum(-1), torch.ones(3, 6))
+    assert tracked.report.mixed == ("gumbel_softmax (it mixes positions)",)
+
+
 WITHOUT_POSITIONS: dict[str, Callable[..., Any]] = {
     "a matrix for each sequence": lambda q, k, x: q.mT @ k,
     "einsum": lambda q, k, x: torch.einsum("btc,btd->bcd", q, k),

@@ -104,6 +104,31 @@ def test_over_the_batch_is_over_all_valid_values() -> None:
         torch.testing.assert_close(model(x), expected, atol=1e-12, rtol=1e-12)
 
 
+GAPS = torch.tensor([[1, 0, 1, 1], [1, 0, 1, 0], [1, 1, 1, 1]]).bool()
+
+
+@pytest.mark.parametrize(
+    ("part", "valid"),
+    [
+        (lambda y, z: y[:2] + z[:2], GAPS[:2]),
+        (lambda y, z: y[:, 1:] * z[:, 1:], GAPS[:, 1:]),
+        (lambda y, z: y[1:, 1:] + z[1:, 1:] * y[:, 1:][1:], GAPS[1:, 1:]),
+        (lambda y, z: torch.cat([y[1:], z[:1]]), GAPS[[1, 2, 0]]),
+    ],
+)
+def test_parts_of_a_batch_with_gaps(part: Callable[..., Any], valid: torch.Tensor) -> None:
+    """The same part of two tensors has the same positions."""
+    x = normal(3, 4, 4, dtype=torch.float64)
+    model = Apply(lambda y: part(y, y.cos()))
+    values = model(x)
+    expected = torch.stack([one[known].mean(0) for one, known in zip(values, valid, strict=True)])
+    x[~GAPS] = torch.nan
+    with tnt.padded(valid=GAPS) as tracked:
+        found = model(x).mean(1)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+    assert tracked.report.mixed == ()
+
+
 def test_with_a_mask_that_has_gaps() -> None:
     valid = torch.tensor([[True, False, True, True], [False, False, True, False]])
     x = normal(2, 4, 4, dtype=torch.float64)

@@ -99,7 +99,7 @@ def indexed_axes(tag: Tag, full: list[Any]) -> tuple[Axis, ...] | str:
             pass  # a position that all sequences have
         elif isinstance(role, Gaps) and _before_gaps(role, one):
             if isinstance(one, slice):
-                axes.append((Factor(len(range(*one.indices(size))), Gaps(role.valid[:, one])),))
+                axes.append((Factor(len(range(*one.indices(size))), role.columns(one)),))
         elif isinstance(role, tuple) and (isinstance(one, slice) or one < 0) and tag.batch is not None:
             return FROM_THE_END
         else:

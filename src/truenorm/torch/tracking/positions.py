@@ -149,10 +149,14 @@ def _common(merged: list[list[Axis]], skipped: int | None) -> list[Axis] | None:
 def _cat_batch(tracker: Tracker, func: Any, result: Tensor, states: list[Any], axis: int) -> Any:
     """Batches one below the other."""
     tags = [one for one in states if isinstance(one, Tag)]
-    if len(tags) < len(states) or any(tag.is_merged or set(tag.lengths) != set(tags[0].lengths) for tag in tags):
+    kinds = {tuple((i, isinstance(extent, Gaps)) for i, extent in tag.extents.items()) for tag in tags}
+    if len(tags) < len(states) or len(kinds) > 1 or any(tag.is_merged or tag.has_open for tag in tags):
         return tracker.lose(result, func, "batches, of which some have no lengths")
-    lengths = {i: tuple(n for tag in tags for n in tag.lengths[i]) for i in tags[0].lengths}
-    axes = tuple((Factor(size, BATCH if i == axis else lengths.get(i)),) for i, size in enumerate(result.shape))
+    roles: dict[int, Role] = {axis: BATCH}
+    for i in tags[0].extents:
+        gaps = [extent.valid for tag in tags if isinstance(extent := tag.extents[i], Gaps)]
+        roles[i] = Gaps(torch.cat(gaps)) if gaps else tuple(n for tag in tags for n in tag.lengths[i])
+    axes = tuple((Factor(size, roles.get(i)),) for i, size in enumerate(result.shape))
     tracker.states[result] = Tag(axes, min(tag.padding for tag in tags))
     return result
 

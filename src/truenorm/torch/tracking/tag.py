@@ -29,10 +29,35 @@ from torch import Tensor
 
 
 class Gaps:
-    """Valid positions that are not the first ones: a mask (b, t). Two of them are equal if they are the same object."""
+    """Valid positions that are not the first ones: a mask (b, t). Two of them are equal if they are the same object.
+
+    Parts of one are kept, so that the same part of two tensors is the same object: x[:2] + y[:2] has these positions.
+    """
 
     def __init__(self, valid: Tensor) -> None:
         self.valid = valid
+        self._whole = self
+        self._place = (tuple(range(len(valid))), range(valid.shape[1]))  # which rows and columns of the whole
+        self._parts = {self._place: self}
+
+    def rows(self, rows: Sequence[int]) -> Gaps:
+        """Those of these sequences."""
+        own, columns = self._place
+        return self._whole._part(tuple(own[row] for row in rows), columns)
+
+    def columns(self, part: slice) -> Gaps:
+        """Those of a slice of the positions."""
+        rows, own = self._place
+        return self._whole._part(rows, own[part])
+
+    def _part(self, rows: tuple[int, ...], columns: range) -> Gaps:
+        found = self._parts.get((rows, columns))
+        if found is None:
+            with torch.inference_mode(False):  # the part may be used with gradients later
+                found = Gaps(self.valid[list(rows)][:, columns.start : columns.stop : columns.step])
+            found._whole, found._place = self, (rows, columns)
+            self._parts[rows, columns] = found
+        return found
 
 
 class Batch:
@@ -222,7 +247,7 @@ def take_rows(axes: tuple[Axis, ...], rows: Sequence[int]) -> tuple[Axis, ...]:
         if isinstance(factor.role, tuple):
             return Factor(factor.size, tuple(factor.role[row] for row in rows))
         if isinstance(factor.role, Gaps):
-            return Factor(factor.size, Gaps(factor.role.valid[list(rows)]))
+            return Factor(factor.size, factor.role.rows(rows))
         return factor
 
     return tuple(tuple(map(take, axis)) for axis in axes)
