@@ -33,7 +33,7 @@ def nothing_is_left() -> bool:
         or torch_module._global_forward_pre_hooks
         or _get_current_function_mode_stack()
         or activation.active.trackers
-        or activation._hooks
+        or activation._is_eager
         or activation._contexts
     )
 
@@ -382,6 +382,32 @@ def test_compiled_models_run_as_they_are_written() -> None:
             assert torch.equal(compiled(x), expected)
     assert tracked.report.given == ("_orig_mod.1",)
     assert torch.equal(compiled(x), without)
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
+def test_compiled_models_in_two_threads() -> None:
+    """torch.compile has one stance for all threads: the first context to end must not end it for the other."""
+    model, x = small_model(), normal(2, 3, 9)
+    compiled = torch.compile(model, backend="eager")
+    without = compiled(x)
+    with tnt.padded(lengths=[9, 4]):
+        expected = model(x)
+    entered, leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with tnt.padded(lengths=[9, 4]):
+            entered.set()
+            leave.wait(60)
+
+    other = threading.Thread(target=work)
+    other.start()
+    assert entered.wait(60)
+    with tnt.padded(lengths=[9, 4]):
+        leave.set()
+        other.join(60)
+        assert torch.equal(compiled(x), expected)
+    assert torch.equal(compiled(x), without)
+    assert torch._dynamo.eval_frame._stance.stance == "default"
 
 
 def test_keyword_arguments_and_constants_of_the_model() -> None:

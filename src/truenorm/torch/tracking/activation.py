@@ -1,14 +1,15 @@
 """While a tracker is active: a mode for functions of torch, hooks for modules, both in the thread that entered it.
 
 The hooks are those of all modules. They are installed while any tracker is active in the process, and removed with the
-last one; in other threads they do nothing.
+last one; in other threads they do nothing. So is torch.compile's stance, which is one for all threads: as long as any
+tracker is active, compiled models run as they are written.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
@@ -35,8 +36,9 @@ class _Active(threading.local):
 
 active = _Active()
 _lock = threading.Lock()
-_hooks: list[Any] = []
 _contexts = 0  # active, in all threads
+_process = ExitStack()  # undone when there are none
+_is_eager = False
 
 
 class Activation:
@@ -49,9 +51,8 @@ class Activation:
     def __enter__(self) -> Tracker:
         with ExitStack() as contexts:
             contexts.callback(self.tracker.close)
-            contexts.enter_context(_run_compiled_code_eagerly())
-            _install_hooks()
-            contexts.callback(_remove_hooks)
+            _begin()
+            contexts.callback(_end)
             contexts.enter_context(cast("Any", _TrackingMode(self.tracker)))
             active.trackers.append(self.tracker)
             contexts.callback(active.trackers.remove, self.tracker)
@@ -60,14 +61,6 @@ class Activation:
 
     def __exit__(self, *error: Any) -> None:
         self._contexts.__exit__(*error)
-
-
-def _run_compiled_code_eagerly() -> AbstractContextManager[Any]:
-    """A compiled graph was made without lengths. Inside, compiled models run as they are written."""
-    if not _compat.compiler_is_loaded():  # nothing was compiled, and importing it takes seconds
-        return nullcontext()
-    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return eager
 
 
 class _TrackingMode(TorchFunctionMode):
@@ -91,22 +84,38 @@ class _TrackingMode(TorchFunctionMode):
 # ---- hooks on modules ----
 
 
-def _install_hooks() -> None:
+def _begin() -> None:
+    """What holds for the whole process: set by the first context, in any thread, and undone by the last one."""
     global _contexts
     with _lock:
         _contexts += 1
-        if not _hooks:
+        if _contexts == 1:
             before: Any = _before  # torch's types do not know that it may return arguments
-            _hooks.append(register_module_forward_pre_hook(before))
-            _hooks.append(register_module_forward_hook(_after, always_call=True))
+            _process.callback(register_module_forward_pre_hook(before).remove)
+            _process.callback(register_module_forward_hook(_after, always_call=True).remove)
+        if not _is_eager and _compat.compiler_is_loaded():  # otherwise nothing was compiled: importing it takes seconds
+            _run_compiled_code_eagerly()
 
 
-def _remove_hooks() -> None:
+def _run_compiled_code_eagerly() -> None:
+    """A compiled graph was made without lengths. Inside, compiled models run as they are written."""
+    global _is_eager
+    _is_eager = True
+    _process.enter_context(torch.compiler.set_stance("force_eager"))
+    _process.callback(_set_not_eager)
+
+
+def _set_not_eager() -> None:
+    global _is_eager
+    _is_eager = False
+
+
+def _end() -> None:
     global _contexts
     with _lock:
         _contexts -= 1
-        while not _contexts and _hooks:
-            _hooks.pop().remove()
+        if not _contexts:
+            _process.close()
 
 
 def _before(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
