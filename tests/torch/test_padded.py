@@ -120,3 +120,14 @@ def test_a_training_step_changes_the_parameters_as_the_sequences_alone_do() -> N
             optimizer.step()
         after.append([*model.parameters()])
     assert_close(after[0], after[1], rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_after_inference_in_the_same_context() -> None:
+    """Masks are kept: one that was made in inference mode could not be saved for a backward."""
+    model = nn.Sequential(nn.Conv1d(3, 4, 3, padding=1), nn.Conv1d(4, 4, 3, padding=1), tnt.BatchNorm1d(4))
+    x = normal(2, 3, 9)
+    with tnt.padded(lengths=[9, 4]):
+        with torch.inference_mode():
+            model(x)
+        model(x).square().sum().backward()
+    assert all(one.grad is not None for one in model.parameters())

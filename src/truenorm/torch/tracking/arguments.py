@@ -64,7 +64,8 @@ def _from_mask(valid: Any) -> tuple[tuple[Extent, ...], int]:
     first = torch.arange(mask.shape[1], device=mask.device) < counts[:, None]
     if bool((first == mask).all()):
         return (tuple(counts.tolist()),), len(mask)
-    return (Gaps(mask.clone()),), len(mask)
+    with torch.inference_mode(False):  # a mask of inference mode may be used with gradients too
+        return (Gaps(mask.clone()),), len(mask)
 
 
 def axes_of(who: str, along: int | Sequence[int] | None, ndim: int | None, count: int) -> tuple[int, ...]:

@@ -291,18 +291,18 @@ class Tracker:
 
     def mask(self, tag: Tag, device: torch.device) -> Tensor:
         """Booleans that broadcast to the tensor: True where it is padding."""
-        key = (tag.axes, device)
-        found = self._masks.get(key)
-        if found is None:
-            found = self._masks[key] = make_mask(tag.axes, device)
-        return found
+        return self._kept((tag.axes, device), lambda: make_mask(tag.axes, device))
 
     def lengths_on(self, lengths: Lengths, device: torch.device) -> Tensor:
         """Lengths as a tensor."""
-        key = (lengths, device)
+        return self._kept((lengths, device), lambda: torch.tensor(lengths, device=device))
+
+    def _kept(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
+        """A tensor of the context. Also one that is made in inference mode may be used with gradients later."""
         found = self._masks.get(key)
         if found is None:
-            found = self._masks[key] = torch.tensor(lengths, device=device)
+            with torch.inference_mode(False), torch.no_grad():
+                found = self._masks[key] = make()
         return found
 
     def fill(self, x: Tensor, tag: Tag, value: float = 0.0) -> Tensor:
