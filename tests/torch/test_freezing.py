@@ -204,3 +204,13 @@ def test_only_models_are_frozen() -> None:
     wrong: Any = [tnt.BatchNorm1d(3)]
     assert_message(lambda: tnt.freeze(wrong), TypeError, "freeze: model must be a torch.nn.Module, got list.")
     assert_message(lambda: tnt.thaw(wrong), TypeError, "thaw: model must be a torch.nn.Module, got list.")
+
+
+def test_a_parameter_that_layers_share_is_frozen_in_two_steps_and_thawed() -> None:
+    model = nn.Sequential(tnt.BatchNorm1d(3), tnt.BatchNorm1d(3))
+    model[1].weight = model[0].weight
+    tnt.freeze(model, weight=True, where=lambda name, _: name == "0")
+    tnt.freeze(model, weight=True, where=lambda name, _: name == "1")
+    assert not model[0].weight.requires_grad
+    tnt.thaw(model)
+    assert model[0].weight.requires_grad

@@ -26,7 +26,7 @@ from torch.nn.utils import parametrize
 from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
 from truenorm.torch.layers import _BatchNorm, _TrackingLayer
 
-WAS = "_required_grad"  # in the __dict__ of a layer: by name, whether its parameters required a gradient
+REQUIRED_GRAD = "_required_grad"  # in the __dict__ of a layer: by name, whether its parameters required a gradient
 
 
 def freeze(
@@ -59,15 +59,19 @@ def freeze(
     for name, layer in found:
         _check_layer(name, layer, statistics)
     names = [name for name, wanted in (("weight", weight), ("bias", bias)) if wanted]
-    # All are read before any is changed: layers may share a parameter.
-    before = [{part: [one.requires_grad for one in _parameters(layer, part)] for part in names} for _, layer in found]
+    # All are read before any is changed: layers may share a parameter, also with one that was frozen before.
+    earlier = _flags_before(model)
+    before = [
+        {part: [earlier.get(id(one), one.requires_grad) for one in _parameters(layer, part)] for part in names}
+        for _, layer in found
+    ]
     changed = []
     for (name, layer), was in zip(found, before, strict=True):
         own = vars(layer)
         if statistics:
             own["frozen"] = True
         if was:
-            own[WAS] = was | own.get(WAS, {})
+            own[REQUIRED_GRAD] = was | own.get(REQUIRED_GRAD, {})
         for part in was:
             for parameter in _parameters(layer, part):
                 parameter.requires_grad_(False)
@@ -83,15 +87,25 @@ def thaw(model: nn.Module) -> ConversionReport:
     changed = []
     for name, layer in model.named_modules():
         own: dict[str, Any] = vars(layer)
-        if "frozen" not in own and WAS not in own:
+        if "frozen" not in own and REQUIRED_GRAD not in own:
             continue
-        was: dict[str, list[bool]] = own.pop(WAS, {})
+        was: dict[str, list[bool]] = own.pop(REQUIRED_GRAD, {})
         for part, flags in was.items():
             for parameter, flag in zip(_parameters(layer, part), flags, strict=True):
                 parameter.requires_grad_(flag)
         done = [*(["statistics"] if own.pop("frozen", False) else []), *(part for part, flags in was.items() if flags)]
         changed.append(Change(name, _name_of(layer), ", ".join(done)))
     return ConversionReport("thawed", tuple(changed), ())
+
+
+def _flags_before(model: nn.Module) -> dict[int, bool]:
+    """By the id of each parameter that is frozen: whether it required a gradient before."""
+    return {
+        id(parameter): flag
+        for layer in model.modules()
+        for part, flags in vars(layer).get(REQUIRED_GRAD, {}).items()
+        for parameter, flag in zip(_parameters(layer, part), flags, strict=True)
+    }
 
 
 def _check_layer(name: str, layer: nn.Module, statistics: bool) -> None:
