@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+import truenorm as tn  # noqa: E402
 import truenorm.torch as tnt  # noqa: E402
 
 nn = torch.nn
@@ -55,6 +56,20 @@ def test_forwards_are_normalized_with_their_own_statistics() -> None:
     y.backward(dy)
     plain(other).backward(dy)
     torch.testing.assert_close(x.grad, other.grad)
+
+
+def test_who_computes_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    layer, found = make(), []
+    for engine in (["native"] if "native" in tn.engine.available() else []) + ["reference"]:
+        tn.engine.use(engine)
+        try:
+            with caplog.at_level("DEBUG", "truenorm.torch"), tnt.accumulate(layer):
+                layer(X)
+        finally:
+            tn.engine.use("native" if "native" in tn.engine.available() else "reference")
+        found.append(caplog.messages[-1])
+    assert found[-1] == "formula: the reference engine is chosen"
+    assert found[:-1] in ([], ["kernel: (6, 3, 5), a part of a batch"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

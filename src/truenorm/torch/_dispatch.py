@@ -5,8 +5,9 @@
     kernel           on the CPU, if the kernels can read all tensors and there is one for the pattern and the mask
     formula          everything else
 
-`run` chooses once, and logs why to `truenorm.torch` at the level DEBUG. Calls whose plan is in the cache are not
-logged. The fast path refuses what is unusual; what follows it handles that, and raises the errors.
+`run` chooses once, and `find_verbs` for an x that is a part of a batch. Both log why to `truenorm.torch` at the level
+DEBUG. Calls whose plan is in the cache are not logged. The fast path refuses what is unusual; what follows it handles
+that, and raises the errors.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from truenorm.torch._norms import Norms, norms_along
 if TYPE_CHECKING:
     from truenorm import _native
     from truenorm.engine.native import Kernel
+    from truenorm.torch._pooled import Verbs
 
 log = logging.getLogger("truenorm.torch")
 
@@ -242,6 +244,34 @@ def masked_kernel(x: Tensor, norms: Norms, ragged: Ragged) -> tuple[Tensor, Kern
     return x, kernel, kernel.ragged(masked), ragged, channels_last
 
 
+def find_verbs(x: Tensor, norms: Norms, ragged: Ragged, padding: Padding) -> tuple[Tensor, Verbs]:
+    """x as it is read, and what computes the steps of a batch of which x is a part: a kernel, or the formula."""
+    found: Any = None if _compat.in_plain_eager_mode() else "a transform, tracer or mode is active"
+    if found is None and (not _kernel.KERNELS_READ_TENSORS or engine.compiled() is None):
+        found = _why_no_kernels()
+    found = found or masked_kernel(x, norms, ragged)
+    if not isinstance(found, str):
+        x, kernel, arrays, _, channels_last = found
+        _log("kernel", f"{tuple(x.shape)}, a part of a batch")
+        return x, _kernel.KernelVerbs(kernel, arrays._asdict(), channels_last, padding == "keep")
+    _log("formula", found)
+    norm = norm_from_text(norms[0])
+    check_ragged(norm, x.shape, ragged)
+    return x, _formula.FormulaVerbs(to_mask(norm, x, ragged.change(torch.clone)), padding)
+
+
+def check_dtype(x: Tensor) -> None:
+    if not x.is_floating_point():
+        raise TypeError(f"x: a float tensor, got {x.dtype}. Convert it: x.float().")
+
+
+def check_channels(channels: int, *parameters: Tensor | None) -> None:
+    """That x has as many channels as weight, bias and running statistics."""
+    for one in parameters:
+        if one is not None and one.shape != (channels,):
+            raise ValueError(f"x: as many channels as the layer has, {one.numel()}, got {channels}.")
+
+
 def _run_other(
     input: UnpackedInput,
     norms: Norms,
@@ -253,8 +283,7 @@ def _run_other(
 ) -> tuple[Tensor, Moments]:
     """What neither a kernel nor torch's operator computes."""
     x, ragged = input.x, input.ragged
-    if not x.is_floating_point():
-        raise TypeError(f"x: a float tensor, got {x.dtype}. Convert it: x.float().")
+    check_dtype(x)
     if torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export():
         mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
         y, table = _library.normalize(x, weight, bias, *(ragged or Ragged()), mean, var, norms[0], padding)
@@ -292,12 +321,9 @@ def shapes_match(
             and x.shape[-len(shape) :] == shape
             and all(one is None or one.shape == shape for one in parameters)
         )
-    for one in parameters:
-        if one is not None and one.shape != shape:
-            if input.ragged is not None or input.packed:
-                raise ValueError(f"x: as many channels as the layer has, {one.numel()}, got {shape[0]}.")
-            return False
-    return shape[0] >= 0
+    if input.ragged is not None or input.packed:
+        check_channels(shape[0], *parameters)
+    return shape[0] >= 0 and all(one is None or one.shape == shape for one in parameters)
 
 
 def _run_formula(

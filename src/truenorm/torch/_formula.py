@@ -392,3 +392,29 @@ def _spread(statistic: Tensor, mask: Mask) -> Tensor:
     if mask.segments is None or statistic.shape[0] != mask.segments.samples:
         return statistic
     return statistic[:, 0].index_select(0, mask.segments.ids)[None]
+
+
+# ---- a part of a batch ----
+
+
+@dataclass(eq=False)
+class FormulaVerbs:
+    """What `_pooled` calls, for one x that is a part of a batch."""
+
+    mask: Mask
+    padding: Padding
+
+    def measure(self, x: Tensor) -> Tensor:
+        return measure(x, self.mask)
+
+    def forward(self, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return normalize_part(x, self.mask, weight, bias, table, self.padding)
+
+    def backward_sums(
+        self, dy: Tensor, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        sums, dweight, dbias = backward_sums(dy, x, self.mask, weight, bias, table)
+        return sums.to(table.dtype), dweight, dbias
+
+    def backward(self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None) -> Tensor:
+        return backward(dy, x, self.mask, weight, table, sums, self.padding)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from truenorm import engine
@@ -203,3 +204,89 @@ def _fixed_statistics(context: Context) -> FixedStatistics | None:
         return None
     table = table_of(call)
     return FixedStatistics(table[:, 1], table[:, 2])
+
+
+# ---- a part of a batch ----
+
+
+@dataclass(eq=False)
+class KernelVerbs:
+    """What `_pooled` calls, for one x that is a part of a batch."""
+
+    kernel: Kernel
+    arrays: dict[str, Any]  # the ragged arguments
+    channels_last: bool
+    keep_padding: bool
+
+    def measure(self, x: Tensor) -> Tensor:
+        kernels.set_threads(engine.threads())
+        table = torch.empty(self.kernel.statistics, 3, dtype=torch.float64)
+        self.kernel.plan.measure(self._flat(x), _array(table), **self.arrays)
+        return table
+
+    def forward(self, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        y = torch.empty_like(x)
+        self.kernel.plan.forward(
+            self._flat(x),
+            self._flat(y),
+            _table(table),
+            weight=_parameter(weight),
+            bias=_parameter(bias),
+            **self.arrays,
+            keep_padding=self.keep_padding,
+            given=True,
+        )
+        return y
+
+    def backward_sums(
+        self, dy: Tensor, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        sums = torch.empty(self.kernel.statistics, 2, dtype=torch.float64)
+        dweight, dbias = (None if one is None else torch.empty(one.shape, dtype=sums.dtype) for one in (weight, bias))
+        arrays = {"dweight": _parameter(dweight), "dbias": _parameter(dbias)}
+        self._run_backward(dy, x, None, table, weight, sums=_array(sums), **arrays)
+        return sums, _as_like(dweight, weight), _as_like(dbias, bias)
+
+    def backward(self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None) -> Tensor:
+        dx = torch.empty_like(in_order(x, self.channels_last))
+        self._run_backward(dy, x, self._flat(dx), table, weight, sums=_table(sums), given=True)
+        return dx
+
+    def _run_backward(
+        self, dy: Tensor, x: Tensor, dx: Any, table: Tensor, weight: Tensor | None, **others: Any
+    ) -> None:
+        kernels.set_threads(engine.threads())
+        self.kernel.plan.backward(
+            self._flat(x),
+            self._flat(dy.to(x.dtype)),
+            dx,
+            _table(table),
+            weight=_parameter(weight),
+            **self.arrays,
+            keep_padding=self.keep_padding,
+            **others,
+        )
+
+    def _flat(self, values: Tensor) -> NDArray[Any]:
+        """x, or a tensor of its shape, as an array in the order of the kernel; copied if it is in another."""
+        values = in_order(values.detach(), self.channels_last)
+        values = values.movedim(1, -1) if self.channels_last else values
+        return _array(values.resolve_neg())
+
+
+def _array(values: Tensor) -> NDArray[Any]:
+    """The memory of a tensor. By DLPack: after `numpy()` it could not be freed any more, as FSDP does with weights."""
+    found: NDArray[Any] = np.from_dlpack(values.view(torch.uint16) if values.dtype is torch.bfloat16 else values)
+    return found
+
+
+def _table(values: Tensor) -> NDArray[Any]:
+    return _array(values.detach().to("cpu", torch.float64).contiguous())
+
+
+def _parameter(values: Tensor | None) -> NDArray[Any] | None:
+    return None if values is None else _table(values)
+
+
+def _as_like(values: Tensor | None, like: Tensor | None) -> Tensor | None:
+    return None if values is None or like is None else values.to(like.dtype)

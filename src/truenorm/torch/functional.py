@@ -27,7 +27,7 @@ from torch.nn import functional as torch_functional
 
 from truenorm.core.inputs import PADDINGS, Padding
 from truenorm.torch import _pooled, _running
-from truenorm.torch._dispatch import Moments, run
+from truenorm.torch._dispatch import Moments, check_channels, run
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import (
     Input,
@@ -410,8 +410,7 @@ def _refuse_channels(
     """Running statistics of another number of channels."""
     if input.ragged is None and not input.packed:
         operator()  # raises
-    wrong = mean if mean.numel() != channels else var
-    raise ValueError(f"x: as many channels as the layer has, {wrong.numel()}, got {channels}.")
+    check_channels(channels, mean, var)
 
 
 _warned = False
