@@ -47,12 +47,13 @@ def contiguous_assignments(samples: int, world: int) -> list[cases.Assignment]:
 def test_42_64_76_77_85_any_split_over_ranks_equals_one_process(ranks: Ranks) -> None:
     assignments = contiguous_assignments(cases.SAMPLES, 3)
     assert len(assignments) == 28
-    check(ranks.run(3, cases.assignments_equal_one_process, assignments))
+    check(ranks.run(3, cases.assignments_equal_one_process, assignments[::2]))
 
 
 @pytest.mark.slow
 def test_42_all_assignments_of_samples_to_ranks(ranks: Ranks) -> None:
-    check(ranks.run(4, cases.assignments_equal_one_process, contiguous_assignments(cases.SAMPLES, 4)))
+    for world in (3, 4):
+        check(ranks.run(world, cases.assignments_equal_one_process, contiguous_assignments(cases.SAMPLES, world)))
     for world in (1, 2):
         owners = itertools.product(range(world), repeat=cases.SAMPLES)
         assignments = [
@@ -66,7 +67,7 @@ def test_40_masks_weights_and_layouts(ranks: Ranks, engine: str) -> None:
     check(ranks.run(2, cases.every_form_equals_one_process, engine))
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("optimizer", ["SGD", pytest.param("Adam", marks=pytest.mark.slow)])
 def test_74_82_training_on_three_ranks_equals_one_process(ranks: Ranks, optimizer: str) -> None:
     check(ranks.run(3, cases.training_equals_one_process, optimizer, 20, 1))
 
