@@ -10,6 +10,7 @@ import pytest
 from runs import always, contents, ignore_report, never, small_config
 
 from truenorm.lab import checkpoint, run
+from truenorm.lab.config import options_of
 from truenorm.lab.directory import RunDirectory
 
 
@@ -28,6 +29,11 @@ def test_an_extended_run_equals_one_that_had_all_steps_from_the_start(words: Pat
         np.testing.assert_array_equal(arrays[name], value, err_msg=name)
     assert contents(short)["metrics.jsonl"].startswith(before["metrics.jsonl"])
     assert run.read_config(short).extended_at == (8,)
+
+
+def test_the_options_of_an_extended_run_are_options_of_the_command(words: Path) -> None:
+    config = small_config(words, steps=8)
+    assert options_of(config.extended(5)) == options_of(config) | {"--steps": "13"}
 
 
 def test_the_learning_rate_is_that_of_a_run_with_more_steps(words: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from truenorm.lab import run
 from truenorm.lab.config import make_config
 from truenorm.lab.grid import Grid
 from truenorm.lab.results import Results, make_plan
+from truenorm.lab.summary import summarise
 from truenorm.lab.trial import Trial, run_trial
 
 
@@ -129,6 +130,17 @@ def test_a_damaged_trial_counts_as_missing(words: Path, tmp_path: Path, spoil: C
     assert contents(tmp_path / "out") == before
 
 
+def test_an_option_without_a_meaning_is_an_empty_cell(words: Path) -> None:
+    grid = small_grid(words, seeds=1, norm_at=("before", "after"))
+    trials = [(trial, trial.decode(fake_work(trial)[0])) for trial in grid.trials()]
+    cells = summarise(trials, grid.varied())
+    assert [cell.options for cell in cells] == [
+        {"norm": "none", "norm_at": ""},
+        {"norm": "batch", "norm_at": "before"},
+        {"norm": "batch", "norm_at": "after"},
+    ]
+
+
 # ---- refused directories ----
 
 
@@ -152,6 +164,16 @@ def test_data_that_changed_is_noticed(words: Path, tmp_path: Path) -> None:
     words.write_text(words.read_text() + "zoe\n")
     with pytest.raises(ValueError, match=r"the data 'words .*words\.txt' changed since these results\. Choose"):
         Results(tmp_path / "out", make_plan([small_grid(words)]))
+
+
+def test_data_of_an_earlier_plan_is_checked_when_it_is_used_again(words: Path, tmp_path: Path) -> None:
+    first, second = make_plan([small_grid(words)]), make_plan([Grid("undo", {"seed": (0,)})])
+    for plan in (first, second):
+        with Results(tmp_path / "out", plan, replace=True):
+            pass
+    words.write_text(words.read_text() + "zoe\n")
+    with pytest.raises(ValueError, match=r"changed since these results\."):
+        Results(tmp_path / "out", make_plan([small_grid(words)]), replace=True)
 
 
 def change_plan(directory: Path, **entries: object) -> None:

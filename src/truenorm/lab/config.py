@@ -191,7 +191,7 @@ def options_of(config: Config) -> dict[str, str]:
     """The options of a run that have a meaning for it, as on the command line: name -> value."""
     return {
         _option(name): str(value)
-        for name, value in config.saved().items()
+        for name, value in config.model_dump(exclude={"extended_at"}).items()
         if value is not None and applies(name, config.model_dump())
     }
 

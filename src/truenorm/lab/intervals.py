@@ -1,6 +1,6 @@
 """Confidence intervals of a mean over seeds, by Student's t distribution.
 
-With five or ten seeds a bootstrap interval is too narrow: the seeds that were drawn are all it knows. The t interval is
+With five or ten seeds a bootstrap interval is too narrow: it is made of few different values. The t interval is
 right for normal effects of any number, so effects that are ratios are measured as logarithms.
 """
 

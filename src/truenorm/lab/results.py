@@ -70,6 +70,8 @@ class Results:
             found = _plan(self._files) if self._files.holds(GRID) else None
             if found is not None:
                 _check_version(directory, found, self.plan)
+                # The hashes of data that another plan used stay: its trials do.
+                self.plan["data"] = dict(sorted((found["data"] | self.plan["data"]).items()))
                 if not replace and found["grids"] != self.plan["grids"]:
                     raise ValueError(f"{directory}: holds the results of another grid. Choose another --out.")
                 self.seconds, self.events, self.failed, self.sessions = _machine(self._files)

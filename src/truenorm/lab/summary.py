@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from truenorm.lab.config import applies
 from truenorm.lab.trial import Result, Trial
 
 COLUMNS = ("diverged", "steps", "train_loss", "held_out_loss", "accuracy", "rmse", "baseline_loss")
@@ -37,7 +38,7 @@ def summarise(trials: Iterable[tuple[Trial, Result | None]], varied: Sequence[st
     """The cells, best first. `varied`: the options that tell them apart."""
     cells: dict[tuple[Any, ...], Cell] = {}
     for trial, result in trials:
-        options = {name: getattr(trial.config, name) for name in varied}
+        options = _options(trial, varied)
         cell = cells.setdefault(tuple(options.values()), Cell(options))
         if result is None:
             cell.missing += 1
@@ -48,6 +49,12 @@ def summarise(trials: Iterable[tuple[Trial, Result | None]], varied: Sequence[st
             if result["held_out"]["accuracy"] is not None:
                 cell.accuracies.append(result["held_out"]["accuracy"])
     return sorted(cells.values(), key=lambda cell: cell.order)
+
+
+def _options(trial: Trial, names: Sequence[str]) -> dict[str, Any]:
+    """These options of a trial; an empty text for those that have no meaning for it."""
+    given = trial.config.model_dump()
+    return {name: given[name] if applies(name, given) else "" for name in names}
 
 
 def mean_and_std(values: Sequence[float], form: str = ".3f") -> str:
@@ -68,8 +75,8 @@ def write_csv(trials: Iterable[tuple[Trial, Result | None]], varied: Sequence[st
     writer.writerow(["trial", *varied, "seed", *COLUMNS])
     for trial, result in trials:
         if result is not None:
-            options = [getattr(trial.config, name) for name in varied]
-            writer.writerow([trial.name, *options, trial.config.seed, *_numbers(result)])
+            options = _options(trial, varied)
+            writer.writerow([trial.name, *options.values(), trial.config.seed, *_numbers(result)])
 
 
 def _numbers(result: Mapping[str, Any]) -> Iterator[Any]:
