@@ -35,13 +35,14 @@ def document(
         "together in 95% of such experiments. A statement is *supported* if the whole interval is where the "
         "statement says, *refuted* if the whole interval is elsewhere, and *undecided* otherwise, or with fewer than "
         f"{MIN_SEEDS} seeds.",
-        "Some effects are known only within bounds, such as the steps of a training that did not get to the end. Then "
+        "Some effects are known only within bounds, such as the steps of a training that never reached the loss. Then "
         "the interval goes from the lower end of the interval of the lower bounds to the upper end of that of the "
         "upper bounds. A seed without an effect is not left out: its bounds are infinite, and so is the interval. "
-        "Such seeds do not count in the column seeds.",
+        "The column seeds counts those whose effect has two finite bounds.",
         "A claim is *supported* if all its statements are, *refuted* if all are, *mixed* if some are supported and "
         "others refuted, and otherwise *undecided*. Which statements stand for a claim, and the smallest effect that "
-        "counts, are a choice. The networks are small: a verdict is about these networks and these data.",
+        "counts, are a choice; some were changed after earlier trials had been seen. The networks are small: "
+        "a verdict is about these networks and these data.",
         _table(
             ["claim", "verdict"],
             [[f"[{claim.text}](#{claim.name})", headline(findings[claim.name])] for claim in claims],
@@ -74,8 +75,13 @@ def document(
 
 def _settings(grid: Grid) -> str:
     """A grid in one line of code."""
-    options = " ".join(f"{name}={','.join(map(str, values))}" for name, values in grid.axes.items() if name != "seed")
+    axes = {name: map(_value, values) for name, values in grid.axes.items() if name != "seed"}
+    options = " ".join(f"{name}={','.join(values)}" for name, values in axes.items())
     return f"    {grid.measure}: {options}".rstrip()
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
