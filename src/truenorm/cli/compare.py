@@ -98,7 +98,7 @@ same command goes on. Exit code 3: some trials failed; they are listed, and trie
     "--merge",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     multiple=True,
-    help="Take the trials of this directory over into --out. Runs nothing.",
+    help="Copy the finished trials of this directory to --out. Runs nothing.",
 )
 @click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="Write a table of all trials.")
 @one_blas_thread()
