@@ -21,7 +21,8 @@ class Between(nn.Module):
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.before, self.behind = nn.Conv1d(3, 4, 3, padding=1), nn.Conv1d(4, 2, 3, padding=1)
+        self.before: nn.Module = nn.Conv1d(3, 4, 3, padding=1)
+        self.behind = nn.Conv1d(4, 2, 3, padding=1)
         self.function = function
 
     def forward(self, x: Tensor) -> Any:

@@ -35,8 +35,9 @@ class After(nn.Module):
         torch.manual_seed(1)
         self.before = nn.Sequential(nn.Conv1d(3, 4, 3, padding=1))
         if zeros:
-            self.before.append(tnt.BatchNorm1d(4).eval())
-            nn.init.normal_(self.before[1].bias)
+            norm = tnt.BatchNorm1d(4).eval()
+            nn.init.normal_(norm.bias)
+            self.before.append(norm)
         self.function = function
         self.behind = nn.Identity() if behind is None else nn.Conv1d(behind, 2, 3, padding=1)
 
