@@ -86,6 +86,7 @@ def test_half_a_character_stops_nothing(open_page: Open) -> None:
         assert re.search(r"=[^&]*\b8,", flushed(page)), name
 
 
+@pytest.mark.slow
 def test_more_than_a_cell_can_hold_is_refused_before_it_is_in(open_page: Open) -> None:
     page = open_page("#part=table")
     used, said = Processor(page).seconds, page.locator("#refused")

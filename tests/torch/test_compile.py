@@ -22,6 +22,7 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "group": lambda: tnt.GroupNorm(2, 4),
     "instance": lambda: tnt.InstanceNorm1d(4, affine=True, track_running_stats=True),
 }
+NAMES = [pytest.param(name, marks=[] if name in ("batch", "group") else pytest.mark.slow) for name in LAYERS]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 
@@ -49,7 +50,7 @@ def compare(plain: Any, compiled: Any, of: Any, x: Any, ragged: dict[str, Any]) 
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_55_one_graph_for_all_lengths(name: str) -> None:
     plain = LAYERS[name]()
     twin = copy.deepcopy(plain)
@@ -60,7 +61,7 @@ def test_55_one_graph_for_all_lengths(name: str) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_shapes_that_change(name: str) -> None:
     plain = LAYERS[name]()
     twin = copy.deepcopy(plain)

@@ -281,7 +281,8 @@ def stop_signals() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}  # nohup
+    if before[signal.SIGHUP] == signal.SIG_IGN:  # started by nohup
+        del before[signal.SIGHUP]
     for number in before:
         signal.signal(number, stop)
     try:
