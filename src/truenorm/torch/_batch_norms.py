@@ -30,13 +30,16 @@ def batch_norms(who: str, model: nn.Module) -> Named:
                 f"{who}: layers of truenorm, got torch.nn.{type(layer).__name__} at {name!r}. "
                 "Call convert(model) first."
             )
-        if isinstance(layer, LazyModuleMixin):
-            raise ValueError(
-                f"{who}: the channels of {type(layer).__name__} at {name!r} are not known yet. "
-                "Run the model once before."
-            )
+        refuse_lazy(who, name, layer)
         found.append((name, layer))
     return found
+
+
+def refuse_lazy(who: str, name: str, layer: nn.Module) -> None:
+    if isinstance(layer, LazyModuleMixin):
+        raise ValueError(
+            f"{who}: the channels of {type(layer).__name__} at {name!r} are not known yet. Run the model once before."
+        )
 
 
 def tracking_batch_norms(who: str, model: nn.Module) -> Named:

@@ -19,6 +19,7 @@ formula, which works on every device.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -36,7 +37,7 @@ from truenorm.torch._norms import Norms, norms_along
 Gradients = tuple[Tensor, Tensor | None, Tensor | None]  # the sums, dweight and dbias
 
 
-class Exchange:
+class Exchange(ABC):
     """Makes the table of a whole batch of those of its parts."""
 
     def is_active(self) -> bool:
@@ -47,15 +48,15 @@ class Exchange:
         """Whether this part updates the running statistics: if parts share them, one of them does."""
         return True
 
+    @abstractmethod
     def pool(self, table: Tensor, weighted: bool, differentiable: bool) -> tuple[Tensor, bool]:
         """The table (channels, 3) of the whole; its gradient is the sums of the part, that of `table` of the whole.
 
         weighted         whether counts are sums of sample weights; returned for the whole
         differentiable   whether this part will run a backward
         """
-        raise NotImplementedError
 
-    def watch(self, y: Tensor) -> None:
+    def watch(self, y: Tensor) -> None:  # noqa: B027, most have nothing to see
         """Called with the output, to see its backward."""
 
 

@@ -20,9 +20,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
+from truenorm.torch._batch_norms import refuse_lazy
 from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
 from truenorm.torch.layers import _BatchNorm, _TrackingLayer
 
@@ -114,10 +114,7 @@ def _check_layer(name: str, layer: nn.Module, statistics: bool) -> None:
             f"freeze: layers of truenorm, got torch.nn.{type(layer).__name__} at {name!r}. "
             "Call convert(model) first, or leave it out with where=."
         )
-    if isinstance(layer, LazyModuleMixin):
-        raise ValueError(
-            f"freeze: the channels of {type(layer).__name__} at {name!r} are not known yet. Run the model once before."
-        )
+    refuse_lazy("freeze", name, layer)
     if statistics and isinstance(layer, _BatchNorm) and layer._buffers.get("running_mean") is None:
         raise ValueError(
             f"freeze: batch norms with running statistics, got {type(layer).__name__} at {name!r} without. "
