@@ -305,14 +305,16 @@ def test_running_pausing_and_leaving(open_page: Open) -> None:
     live(page).get_by_label("Learning rate, B").fill("0.1")
     live(page).get_by_label("Learning rate, B").press("Tab")  # B starts anew and catches up; A waits
     wait_for_steps(page, 100)
-    button(page, "Pause").click()
-    page.wait_for_function(  # the slower run catches up
+    page.wait_for_function(  # paused before B has caught up, it would stay behind
         """() => {
             const found = [...document.querySelector(".live .status").textContent.matchAll(/step ([\\d,]+)/g)];
             return found.length === 2 && found[0][1] === found[1][1];
         }""",
         timeout=30_000,
     )
+    button(page, "Pause").click()
+    button(page, "Run").wait_for()
+    page.wait_for_timeout(300)  # it is drawn a moment later
     stopped = steps(page)
     page.wait_for_timeout(1000)
     assert steps(page) == stopped
