@@ -11,7 +11,7 @@ from truenorm.lab.claims.claim import UNKNOWN, Bounds, Claim, Effects, Found, St
 from truenorm.lab.grid import Grid
 from truenorm.lab.trial import Result
 
-FIRST_SEED = 100  # seeds from 0 are those of examples and tests, whose results were seen when claims were written
+FIRST_SEED = 1000  # results of smaller seeds were seen while the claims were written
 TARGET = 2.5  # nats, held out: guessing by the frequencies of the characters gives about 2.8
 Axes = Mapping[str, Sequence[Any]]  # of a part of a grid
 WORDS: Axes = {"hidden": (50,), "embedding": (4,), "schedule": ("constant",)}
