@@ -56,7 +56,8 @@ def saved_tensors_are_hooked() -> bool:
 def version_of(tensor: Tensor) -> int:
     """How often a tensor and all views of it were changed in place; -1 if torch does not count it."""
     try:
-        return int(tensor._version)
+        version: int = tensor._version
+        return version
     except RuntimeError:  # made in inference mode
         return -1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,17 +18,23 @@ def first_by_position(kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str
     return (kwargs[name],), {key: one for key, one in kwargs.items() if key != name}
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in an argument or result."""
+    found: list[Tensor] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[Tensor]) -> None:
     if isinstance(value, Tensor):
-        yield value
+        found.append(value)
     elif isinstance(value, (tuple, list)):
         if not isinstance(value, torch.Size):
             for one in value:
-                yield from tensors_in(one)
+                _collect(one, found)
     elif isinstance(value, dict):
         for one in value.values():
-            yield from tensors_in(one)
+            _collect(one, found)
 
 
 def name_of(func: Any) -> str:

@@ -78,7 +78,7 @@ def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
         return result
     if (
         isinstance(before, Tag)
-        and not any(True for _ in tensors_in((args[1:], kwargs)))
+        and not tensors_in((args[1:], kwargs))
         and result.shape == first.shape
     ):
         tracker.states[result] = before.having(_padding_after(func, [before], before.axes))

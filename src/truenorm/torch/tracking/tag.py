@@ -21,11 +21,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from truenorm.torch.tracking.cached import cached_property
 
 
 class Gaps:
@@ -111,6 +112,7 @@ class Factor(NamedTuple):
 
 
 Axis = tuple[Factor, ...]
+NO_SIZES: frozenset[int] = frozenset()
 
 
 class Padding(IntEnum):
@@ -158,7 +160,11 @@ class Tag:
     @cached_property
     def is_ragged(self) -> bool:
         """Whether any position may be padding. A tensor without positions, such as a mean over them, has a tag too."""
-        return any(_is_extent(factor.role) or factor.role is OPEN for axis in self.axes for factor in axis)
+        for axis in self.axes:
+            for _, role in axis:
+                if role is not None and (role is OPEN or _is_extent(role)):
+                    return True
+        return False
 
     @cached_property
     def has_open(self) -> bool:
@@ -168,7 +174,9 @@ class Tag:
     @cached_property
     def sizes(self) -> frozenset[int]:
         """How many positions there are, with padding."""
-        return frozenset(factor.size for axis in self.axes for factor in axis if _is_extent(factor.role))
+        if not self.is_ragged:
+            return NO_SIZES
+        return frozenset([size for axis in self.axes for size, role in axis if _is_extent(role)])
 
     @cached_property
     def is_merged(self) -> bool:

@@ -76,7 +76,7 @@ class Tracker:
         found: State | None = self.states.get(x)
         if found is None:
             found = self.states[x] = self.first_look(x)
-        if isinstance(found, Fresh) and found.source.tag is not None:
+        if type(found) is Fresh and found.source.tag is not None:
             found = self.states[x] = found.resolve()
         return found
 
@@ -143,8 +143,7 @@ class Tracker:
             self._constants[model] = {
                 id(one)
                 for module in model.modules()
-                for place in (module._buffers, vars(module))
-                for one in place.values()
+                for one in (*module._buffers.values(), *vars(module).values())
                 if isinstance(one, Tensor)
             }
         return id(x) in self._constants[model]
@@ -382,7 +381,7 @@ class Tracker:
     def call_unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function without a rule: what it makes of ragged tensors is lost."""
         result = func(*args, **kwargs)
-        if type(result) in WITHOUT_TENSORS or not any(True for _ in tensors_in(result)):
+        if type(result) in WITHOUT_TENSORS or not tensors_in(result):
             return result
         states = [self.look(one) for one in tensors_in((args, kwargs))]
         lost = next((one for one in states if isinstance(one, Lost)), None)
