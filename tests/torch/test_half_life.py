@@ -162,7 +162,7 @@ def test_it_is_shown_copied_cast_and_reset() -> None:
 
 
 def test_a_lazy_layer_has_one() -> None:
-    layer = tnt.LazyBatchNorm1d(half_life=HALF_LIFE)
+    layer: Any = tnt.LazyBatchNorm1d(half_life=HALF_LIFE)
     x = normal(4, 3) + 2
     layer(x)
     assert (type(layer), layer.half_life) == (tnt.BatchNorm1d, HALF_LIFE)

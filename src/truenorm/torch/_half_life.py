@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -49,9 +48,9 @@ class HalfLifeOption:
     """The option of a layer: its attribute, its buffer, and how both are loaded, reset and shown."""
 
     half_life: float | None = None
+    num_values_tracked: Tensor  # if half_life is set
     momentum: float | None
     _buffers: dict[str, Any]
-    register_buffer: Callable[[str, Tensor | None], None]
 
     def __init__(self, *args: Any, half_life: float | None = None, **kwargs: Any) -> None:
         layer: Any = super()
@@ -86,12 +85,12 @@ class HalfLifeOption:
             )
         if buffers.get(VALUES) is None:
             wide = torch.float64 if mean.dtype == torch.float64 else torch.float32
-            made: Tensor
+            layer: Any = self
+            lazy: Any = UninitializedBuffer
             if isinstance(mean, UninitializedBuffer):
-                made = UninitializedBuffer(device=mean.device, dtype=wide)
+                layer.register_buffer(VALUES, lazy(device=mean.device, dtype=wide))
             else:
-                made = _uncounted(counter).to(mean.device, wide).repeat(mean.shape)
-            self.register_buffer(VALUES, made)
+                layer.register_buffer(VALUES, _uncounted(counter).to(mean.device, wide).repeat(mean.shape))
         own["half_life"] = float(half_life)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -106,10 +105,9 @@ class HalfLifeOption:
         module._load_from_state_dict(state_dict, prefix, *args)
 
     def _weight_of_batch(self, counter: Tensor | None) -> Any:
-        layer: Any = self
         if self.half_life is not None:
-            return HalfLife(self.half_life, layer.num_values_tracked)
-        layer = super()
+            return HalfLife(self.half_life, self.num_values_tracked)
+        layer: Any = super()
         return layer._weight_of_batch(counter)
 
     def extra_repr(self) -> str:

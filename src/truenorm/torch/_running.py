@@ -46,8 +46,12 @@ def update_from_call(call: _native.Call, mean: Tensor, var: Tensor, momentum: Mo
 
 def update(table: Tensor, mean: Tensor, var: Tensor, momentum: Momentum, counter: Tensor | None = None) -> int:
     """Move the buffers towards a batch (channels, 3). Returns what was done, as far as that can be known."""
-    by_half_life = isinstance(momentum, HalfLife)
-    if not by_half_life and engine.compiled() is not None and _is_writable(mean, var, counter) and is_readable(table):
+    if (
+        not isinstance(momentum, HalfLife)
+        and engine.compiled() is not None
+        and _is_writable(mean, var, counter)
+        and is_readable(table)
+    ):
         arrays = (one.detach().numpy() for one in (mean, var))
         counts = None if counter is None else counter.reshape(1).numpy()
         done: int = native.update_running(table.contiguous().numpy(), *arrays, float(momentum), DDOF, counts)

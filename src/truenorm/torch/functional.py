@@ -108,13 +108,16 @@ def run_batch_norm(
     axes = x.shape
     shape = (axes[-1 if input.packed else 1] if len(axes) > 1 else -1,)
 
-    written: list[Any] = [running_mean, running_var]  # what torch's operator updates
+    batch: list[Any] = []  # mean and variance, where torch's operator has measured and not updated
 
     def operator() -> Tensor:
+        mean, var, weight_of_batch = running_mean, running_var, 1.0
         if not isinstance(momentum, HalfLife):
-            return torch_functional.batch_norm(x, *written, weight, bias, training, float(momentum), eps)
-        written[:] = [None if one is None else torch.zeros_like(one) for one in written]  # with those of the batch
-        return torch_functional.batch_norm(x, *written, weight, bias, training, 1.0, eps)
+            weight_of_batch = float(momentum)
+        elif mean is not None and var is not None:
+            mean, var = torch.zeros_like(mean), torch.zeros_like(var)
+            batch[:] = mean, var
+        return torch_functional.batch_norm(x, mean, var, weight, bias, training, weight_of_batch, eps)
 
     norm = norms[1] if input.packed or x.dim() == 2 else norms[0]
     if training and eps <= 0:
@@ -139,8 +142,8 @@ def run_batch_norm(
     most, buffers = 2, (running_mean, running_var)
     if exchange is None:
         y, moments = run(input, norm, weight, bias, padding, shape, operator, None, buffers, eps)
-        if moments is None and running_mean is not None and isinstance(momentum, HalfLife):
-            moments = _running.table_of_statistics(*written, x.numel() // shape[0])
+        if moments is None and batch:
+            moments = _running.table_of_statistics(batch[0], batch[1], x.numel() // shape[0])
         elif moments is None:  # torch's operator has updated the running statistics
             moved = running_mean is not None
             if moved and counter is not None:
