@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal, localcontext
 from typing import Any, Literal
 
 import numpy as np
 import pytest
+from errors import assert_message
 from numpy.testing import assert_allclose, assert_array_equal
 
 import truenorm as tn
-from truenorm.core.running import Convention, Running, keras_convention, torch_convention
+from truenorm.core.running import (
+    Convention,
+    Running,
+    half_life_from_momentum,
+    keras_convention,
+    momentum_from_half_life,
+    torch_convention,
+)
 
 Momentum = float | Literal["pooled"] | None
 RNG = np.random.default_rng(20)
@@ -177,3 +187,113 @@ def test_one_statistic_stays_an_array(momentum: float | None) -> None:
 def test_skipping_a_batch_gives_no_warning() -> None:
     running = Running.start((2,), Convention(0.0, ddof=1)).update(tn.measure([[1e200, 2.0], [0.0, 1.0]], tn.batch()))
     assert running.batches + running.skipped == 1
+
+
+# ---- half-lives ----
+
+
+def decayed(parts: list[tuple[int, float]], half_life: float) -> float:
+    """The average of values in which one weighs 2^(-age / half_life): parts are how many came, and their value."""
+    total, weighted, age = Decimal(0), Decimal(0), 0
+    with localcontext(prec=60):  # 1 - 2^(-1e-12) has lost half of its digits in float64
+        for count, value in reversed(parts):
+            weight = 2 ** (-age / Decimal(half_life)) * (1 - 2 ** (-count / Decimal(half_life)))
+            total += weight
+            weighted += weight * Decimal(value)
+            age += count
+        return float(weighted / total)
+
+
+@pytest.mark.parametrize("half_life", [0.5, 9.0, 1e3, 1e12])
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_half_life_is_a_decay_in_elements(half_life: float, ddof: Literal[0, 1]) -> None:
+    for k in range(1, len(BATCHES) + 1):
+        got = run(Convention(None, ddof, half_life), BATCHES[:k])
+        for channel in range(2):
+            parts = [(len(x), x[:, channel]) for x in BATCHES[:k]]
+            mean = decayed([(n, float(x.mean())) for n, x in parts], half_life)
+            var = decayed([(n, float(x.var(ddof=ddof))) for n, x in parts], half_life)
+            assert_allclose([got.mean[channel], got.var[channel]], [mean, var], rtol=1e-12)
+    assert_array_equal(got.count, [sum(map(len, BATCHES))] * 2)
+
+
+def test_half_life_does_not_depend_on_how_elements_are_cut() -> None:
+    old, new = np.ones((6, 2)), np.zeros((8, 2))
+    weights = [
+        run(Convention(None, 0, 5.0), [old, *np.split(new, cuts)]).mean[0] for cuts in ([], [4], [1, 2, 7], range(1, 8))
+    ]
+    expected = decayed([(6, 1.0), (8, 0.0)], 5.0)
+    assert 0.1 < expected < 0.25
+    assert_allclose(weights, expected, rtol=1e-13)
+
+
+def test_half_life_forgets_the_initial_statistics_and_what_is_left_out() -> None:
+    convention = Convention(None, ddof=1, half_life=7.0)
+    valid = np.ones((7, 2), bool)
+    valid[1:, 1] = False  # one element has no variance: it is left out
+    first = Running.start((2,), convention).update(tn.measure(BATCHES[0], tn.batch(), valid=valid))
+    assert (first.mean[1], first.var[1]) == (0.0, 1.0)
+    assert_allclose(first.mean[0], BATCHES[0][:, 0].mean(), rtol=1e-14)
+    second = first.update(tn.measure(BATCHES[1], tn.batch()))
+    assert_allclose(second.mean[1], BATCHES[1][:, 1].mean(), rtol=1e-14)
+    assert_array_equal(second.count, [10, 3])
+
+
+@pytest.mark.parametrize("momentum", [1e-9, 0.01, 0.1, 0.5, 0.999])
+@pytest.mark.parametrize("count", [1, 64, 32768])
+def test_half_lives_are_momenta_and_back(momentum: float, count: int) -> None:
+    half_life = half_life_from_momentum(momentum, count)
+    assert_allclose(momentum_from_half_life(half_life, count), momentum, rtol=1e-12)
+    assert_allclose((1 - momentum) ** (half_life / count), 0.5, rtol=1e-6)
+    keras = 1 - momentum
+    if momentum > 1e-3:  # 1 - momentum has lost digits of smaller ones
+        assert_allclose(half_life_from_momentum(keras, count, "keras"), half_life, rtol=1e-12)
+    assert_allclose(momentum_from_half_life(half_life, count, "keras"), keras, rtol=1e-14)
+
+
+def test_a_half_life_of_a_long_training_is_a_momentum() -> None:
+    count, momentum = 12, 0.2
+    long = Running(
+        np.zeros(2), np.ones(2), np.array([np.inf] * 2), Convention(None, 1, half_life_from_momentum(momentum, count))
+    )
+    short = Running.start((2,), torch_convention(momentum))
+    for seed in range(4):
+        batch = tn.measure(np.random.default_rng(seed).normal(5.0, 2.0, size=(count, 2)), tn.batch())
+        long, short = long.update(batch), short.update(batch)
+        assert_allclose(long.mean, short.mean, rtol=1e-13)
+        assert_allclose(long.var, short.var, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: Convention(0.1, 1, 5.0),
+            "Convention: momentum or half_life, got momentum=0.1 and half_life=5.0. Pass momentum=None with half_life.",
+        ),
+        (
+            lambda: Convention(None, 1, math.inf),
+            "Convention: half_life is a finite number > 0, got inf. It is a number of valid values per channel.",
+        ),
+        (
+            lambda: momentum_from_half_life(True, 4),
+            "momentum_from_half_life: half_life is a finite number > 0, got True. "
+            "It is a number of valid values per channel.",
+        ),
+        (
+            lambda: momentum_from_half_life(4.0, 0),
+            "momentum_from_half_life: count is a finite number > 0, got 0. "
+            "It is the valid values per channel in a batch.",
+        ),
+        (
+            lambda: half_life_from_momentum(1.0, 4),
+            "half_life_from_momentum: momentum is a number between 0 and 1, got 1.0. Others have no half-life.",
+        ),
+        (
+            lambda: half_life_from_momentum(0.1, 4, "jax"),  # type: ignore[arg-type]
+            "half_life_from_momentum: library is 'torch' or 'keras', got 'jax'.",
+        ),
+    ],
+)
+def test_half_lives_that_make_no_sense_are_refused(call: Any, text: str) -> None:
+    assert_message(call, ValueError, text)

@@ -7,7 +7,6 @@ values of all ranks and nothing else.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,9 +21,6 @@ SAMPLES, CHANNELS, STEPS = 6, 3, 5
 LENGTHS = (4, 0, 5, 1, 3, 2)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-CROSS = list(itertools.product(DTYPES, (False, True), (False, True)))  # dtype, lengths, affine
-
-Assignment = tuple[tuple[int, ...], ...]  # the samples of each rank
 
 
 def normal(*shape: int, seed: int = 0, dtype: Any = None) -> Any:
@@ -58,42 +54,6 @@ def assert_close(found: Any, expected: Any, dtype: Any, what: str) -> None:
         return
     error = (found.double() - expected.double()).abs().max().item()
     assert error <= TOLERANCE[dtype] * max(1.0, expected.abs().max().item()), f"{what}: off by {error}"
-
-
-def assignments_equal_one_process(rank: int, world: int, assignments: Iterable[Assignment]) -> None:
-    """Outputs, gradients and buffers of each assignment of samples to ranks, crossed with dtype, lengths and affine."""
-    for number, assignment in enumerate(assignments):
-        dtype, ragged, affine = CROSS[number % len(CROSS)]
-        x = (normal(SAMPLES, CHANNELS, STEPS, seed=number) + torch.tensor([5.0, -3.0, 0.5])[:, None]).to(dtype)
-        dy = normal(SAMPLES, CHANNELS, STEPS, seed=number + 1000).to(dtype)
-        lengths = torch.tensor(LENGTHS) if ragged else torch.full((SAMPLES,), STEPS)
-        rows = torch.arange(STEPS) < lengths[:, None]  # (samples, steps)
-        oracle = odd_layer(torch.float64, affine, nn.BatchNorm1d)
-        if affine:
-            with torch.no_grad():  # the parameters that the layer really has
-                for one, other in zip(oracle.parameters(), odd_layer(dtype).parameters(), strict=True):
-                    one.copy_(other)
-        packed = x.transpose(1, 2)[rows].double().requires_grad_()
-        y = oracle(packed)
-        y.backward(dy.transpose(1, 2)[rows].double())
-        expected, dx = torch.zeros(2, SAMPLES, STEPS, CHANNELS, dtype=torch.float64)
-        expected[rows], dx[rows] = y.detach(), packed.grad
-        layer = odd_layer(dtype, affine)
-        tnt.sync(layer)
-        mine = torch.tensor(assignment[rank], dtype=torch.long)
-        part = x[mine].requires_grad_()
-        found = layer(part, lengths=lengths[mine] if ragged else None)
-        found.backward(dy[mine])
-        what = f"{assignment}, {dtype}, lengths {ragged}, affine {affine}"
-        assert_close(found.detach().transpose(1, 2), expected[mine], dtype, f"y of {what}")
-        assert_close(part.grad.transpose(1, 2), dx[mine], dtype, f"dx of {what}")
-        for name, parameter in oracle.named_parameters():
-            total = getattr(layer, name).grad.double()
-            dist.all_reduce(total)  # DistributedDataParallel averages a mean loss: the same up to that factor
-            assert_close(total, parameter.grad, dtype, f"d{name} of {what}")
-        for name, buffer in oracle.named_buffers():
-            assert_close(getattr(layer, name), buffer, torch.float32, f"{name} of {what}")
-        assert_equal_on_all_ranks(layer)
 
 
 def every_form_equals_one_process(rank: int, world: int, engine_name: str) -> None:
@@ -322,90 +282,61 @@ def running_statistics_are_merged(rank: int, world: int) -> None:
     assert_equal_on_all_ranks(model)
 
 
-# ---- ranks that disagree ----
+def running_statistics_with_a_half_life_are_merged(rank: int, world: int) -> None:
+    """Each rank counts as many values as its statistics describe: at most half_life / ln 2."""
+    counts = [40, 7, 0, 1000][:world]
+    half_life = 20.0
+    layers: list[Any] = []
+    for other, count in enumerate(counts):
+        layer = tnt.BatchNorm1d(CHANNELS, half_life=half_life).double()
+        if count:
+            layer(normal(count, CHANNELS, seed=other) * (other + 1) + other)
+        layers.append(layer)
+    weights = [1 - 2.0 ** (-count / half_life) for count in counts]
+    total = sum(weights)
+    mean = sum(weight * one.running_mean for weight, one in zip(weights, layers, strict=True)) / total
+    pairs = list(zip(weights, layers, strict=True))
+    var = sum(weight * (one.running_var + (one.running_mean - mean) ** 2) for weight, one in pairs) / total
+    tnt.merge_running(layers[rank])
+    torch.testing.assert_close(layers[rank].running_mean, mean)
+    torch.testing.assert_close(layers[rank].running_var, var)
+    assert layers[rank].num_values_tracked.tolist() == [float(sum(counts))] * CHANNELS
+    assert int(layers[rank].num_batches_tracked) == 3
+    assert_equal_on_all_ranks(layers[rank])
 
 
-def ranks_at_different_layers(rank: int, world: int, what: str) -> str:
-    """The error of each rank, and a check that no buffer has changed."""
-    widths = (4, 7) if what == "width" and rank == 1 else (4, 6)
-    model: Any = nn.ModuleDict({"first": tnt.BatchNorm1d(widths[0]), "second": tnt.BatchNorm1d(widths[1])})
-    tnt.sync(model)
-    first, second = normal(3, widths[0], dtype=torch.float32), normal(3, widths[1], dtype=torch.float32)
-    before = {name: one.clone() for name, one in model["second"].named_buffers()}
+def torch_refuses_the_cpu_and_we_do_not(rank: int, world: int) -> str:
+    x = normal(4, CHANNELS)
+    whole, layer = odd_layer(torch.float64), odd_layer(torch.float64)
+    tnt.sync(layer)
+    torch.testing.assert_close(layer(x[2 * rank : 2 * rank + 2]), whole(x)[2 * rank : 2 * rank + 2])
     try:
-        if what == "gradient":
-            model["first"].requires_grad_(rank == 0)
-            model["first"](first)
-        elif what == "backward" and rank == 1:
-            model["first"](first.requires_grad_()).sum().backward()
-        else:
-            if not (what == "skips" and rank == 1):
-                model["first"](first)
-            if what == "again" and rank == 1:
-                model["first"](first)
-            model["second"](second)
-    except RuntimeError as error:
-        buffers = model["second"].named_buffers()
-        assert all(torch.equal(one, before[name]) for name, one in buffers), "half an update"
+        nn.SyncBatchNorm(CHANNELS).double()(x)
+    except ValueError as error:
         return str(error)
     return "no error"
 
 
-def a_step_after_a_disagreement(rank: int, world: int) -> None:
-    """The ranks skip the batch at which they disagreed; the next one is as if nothing had been."""
-    model: Any = nn.ModuleDict({"first": tnt.BatchNorm1d(3), "second": tnt.BatchNorm1d(3)}).double()
+def branches_at_different_speeds(rank: int, world: int) -> None:
+    """Backwards of two branches, each slow on another rank; collectives must keep their order."""
+    import time
+
+    oracle, model = make_network(), make_network()
     tnt.sync(model)
-    x = normal(4, 3)
-    try:
-        model["first" if rank == 0 else "second"](x)
-        raise AssertionError("no error")
-    except RuntimeError:
-        pass
-    oracle = tnt.BatchNorm1d(3).double()
-    part = x[:1] if rank == 0 else x[1:]
-    torch.testing.assert_close(model["first"](part), oracle(x)[:1] if rank == 0 else oracle(x)[1:])
+    slow: Any = model.left_norm if rank == 0 else model.right_norm
 
+    def sleep(*_: Any) -> None:
+        time.sleep(0.03)
 
-def one_rank_needs_no_gradient_of_x(rank: int, world: int) -> None:
-    """pytorch's SyncBatchNorm exchanges in backward only where x needs a gradient, and waits for ever."""
-    x, dy = normal(4, CHANNELS), normal(4, CHANNELS, seed=1)
-    oracle, layer = odd_layer(torch.float64), odd_layer(torch.float64)
-    tnt.sync(layer)
-    whole = x.clone().requires_grad_()
+    slow.register_full_backward_hook(sleep)
+    slow.register_full_backward_pre_hook(sleep)
+    slow.register_forward_hook(sleep)
+    x, dy = normal(5, 2, 6), normal(5, 2, seed=1)
+    mine = slice(0, 2) if rank == 0 else slice(2, 5)
+    whole, part = x.clone().requires_grad_(), x[mine].clone().requires_grad_()
     oracle(whole).backward(dy)
-    mine = slice(2 * rank, 2 * rank + 2)
-    part = x[mine].clone().requires_grad_(rank == 0)
-    layer(part).backward(dy[mine])
-    if rank == 0:
-        torch.testing.assert_close(part.grad, whole.grad[mine])
-
-
-def a_rank_is_lost(rank: int, world: int, signal_number: int, where: str) -> str:
-    """Rank 1 kills or stops itself at this place; what do the others say?"""
-    import os
-
-    layer: Any = nn.ModuleDict({"norm": odd_layer(torch.float64)})
-    tnt.sync(layer)
-    layer = layer["norm"]
-    x = normal(4, CHANNELS).requires_grad_()
-    y = layer(x)
-    if where == "forward":
-        if rank == 1:
-            os.kill(os.getpid(), signal_number)
-        before = {name: one.clone() for name, one in layer.named_buffers()}
-        try:
-            layer(x)
-        except RuntimeError as error:
-            assert all(torch.equal(one, before[name]) for name, one in layer.named_buffers()), "half an update"
-            return str(error)
-        return "no error"
-    if rank == 1:
-        os.kill(os.getpid(), signal_number)
-    try:
-        y.backward(normal(4, CHANNELS))
-    except RuntimeError as error:
-        return str(error)
-    return "no error"
+    model(part).backward(dy[mine])
+    torch.testing.assert_close(part.grad, whole.grad[mine])
 
 
 def reestimation_equals_one_process(rank: int, world: int, as_on_a_gpu: bool = False) -> None:

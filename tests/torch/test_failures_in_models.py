@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from errors import assert_message
 from fingerprint import fingerprint
 from torch_data import normal
 
@@ -102,13 +103,32 @@ def test_104_nothing_is_lost_there_or_back(case: str) -> None:
     assert fingerprint(model) == before
 
 
-def test_104_torch_s_conversion_to_sync_batch_norm_takes_our_layers() -> None:
-    model = nn.Sequential(tnt.BatchNorm1d(6).eval(), nn.ReLU())
-    weight = model[0].weight
-    synced = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    assert type(synced[0]) is nn.SyncBatchNorm
-    assert synced[0].weight is weight
-    assert not synced[0].training
+def test_81_104_torch_s_conversion_to_sync_batch_norm_says_what_to_call() -> None:
+    """mmengine#1624: a converter that loses `training=False`. torch's would also lose our layers and what they know."""
+    text = (
+        "convert_sync_batchnorm: layers of torch.nn, got truenorm.BatchNorm1d: torch's SyncBatchNorm counts padding. "
+        "Call truenorm.torch.sync(model) instead, in Lightning too, without sync_batchnorm=True."
+    )
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6).eval(), nn.ReLU())
+    tnt.convert(model)
+    before = fingerprint(model)
+    assert_message(lambda: nn.SyncBatchNorm.convert_sync_batchnorm(model), TypeError, text)
+    assert_message(lambda: nn.SyncBatchNorm.convert_sync_batchnorm(model[1]), TypeError, text)
+    assert fingerprint(model) == before
+    tnt.sync(model)  # ours changes no flag
+    assert [layer.training for layer in model] == [True, False, True]
+    tnt.unsync(model)
+    model[1].qconfig = "of quantization"
+    assert_message(lambda: nn.SyncBatchNorm.convert_sync_batchnorm(model), TypeError, text)
+    assert copy.deepcopy(model)[1].qconfig == "of quantization"
+    del model[1].qconfig
+    assert not hasattr(model[1], "qconfig")  # for all others it is an attribute as before
+    with pytest.raises(AttributeError, match="'BatchNorm1d' object has no attribute 'qconfig'"):
+        _ = model[1].qconfig
+    with pytest.raises(AttributeError):
+        del model[1].qconfig
+    tnt.revert(model)
+    assert type(nn.SyncBatchNorm.convert_sync_batchnorm(model)[1]) is nn.SyncBatchNorm
 
 
 def reload(model: Any) -> Any:

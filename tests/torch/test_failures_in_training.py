@@ -113,6 +113,45 @@ def test_61_averaged_models_average_buffers_and_count_in_whole_numbers() -> None
     assert found.num_batches_tracked.dtype == torch.int64
 
 
+def test_61_averages_of_parameters_alone_need_statistics_of_their_own() -> None:
+    """ignite#2590: an average of parameters has the statistics of the last model, until they are estimated."""
+    model = nn.Sequential(nn.Linear(3, 4), tnt.BatchNorm1d(4))
+    averaged = torch.optim.swa_utils.AveragedModel(model, use_buffers=False)
+    batches = [normal(6, 3, seed=seed) for seed in range(3)]
+    for batch in batches:
+        model(batch)
+        averaged.update_parameters(model)
+    found = averaged.module[1]
+    assert torch.equal(found.running_mean, model[1].running_mean)
+    tnt.reestimate(averaged, batches)
+    values = averaged.module[0](torch.cat(batches)).detach()
+    torch.testing.assert_close(found.running_mean, values.mean(0))
+    torch.testing.assert_close(found.running_var, values.var(0))
+    assert int(found.num_batches_tracked) == 3
+
+
+def test_62_training_normalizes_with_the_batch_not_with_the_running_statistics() -> None:
+    """equinox#675: ten steps equal torch's, in parameters and buffers, and no step uses what was stored before."""
+    nets = []
+    for kind in (tnt.BatchNorm1d, nn.BatchNorm1d):
+        torch.manual_seed(1)
+        nets.append(nn.Sequential(nn.Linear(3, 4, bias=False), kind(4), nn.Tanh(), nn.Linear(4, 1)).double())
+    for net in nets:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for seed in range(10):
+            x = normal(6, 3, seed=seed, dtype=torch.float64)
+            loss = (net(x) - x.square().sum(1, keepdim=True)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for name, one in nets[1].state_dict().items():
+        torch.testing.assert_close(nets[0].state_dict()[name], one, msg=name)
+    x, layer = normal(6, 4, seed=7, dtype=torch.float64), nets[0][1]
+    before = layer(x)
+    layer.running_mean.fill_(1e6)
+    assert torch.equal(layer(x), before)
+
+
 # ---- F, H, I: gradients, layouts, transforms ----
 
 

@@ -17,6 +17,8 @@ from fingerprint import fingerprint
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import rank_cases as cases  # noqa: E402
+import rank_faults as faults  # noqa: E402
+from rank_assignments import CROSS, assignments, assignments_equal_one_process  # noqa: E402
 from ranks import Ranks, check  # noqa: E402
 
 import truenorm as tn  # noqa: E402
@@ -35,31 +37,33 @@ def ranks() -> Iterator[Ranks]:
     started.close()
 
 
-def contiguous_assignments(samples: int, world: int) -> list[cases.Assignment]:
-    """All ways to cut the samples into this many parts, also empty ones."""
-    found = []
-    for cuts in itertools.combinations_with_replacement(range(samples + 1), world - 1):
-        ends = (0, *cuts, samples)
-        found.append(tuple(tuple(range(a, b)) for a, b in itertools.pairwise(ends)))
-    return found
-
-
 def test_42_64_76_77_85_any_split_over_ranks_equals_one_process(ranks: Ranks) -> None:
-    assignments = contiguous_assignments(cases.SAMPLES, 3)
-    assert len(assignments) == 28
-    check(ranks.run(3, cases.assignments_equal_one_process, assignments[::2]))
+    """Some of the partitions, each with another dtype, lengths or affine."""
+    for world, step in ((3, 8), (4, 12)):
+        chosen = [(one, i % len(CROSS)) for i, one in enumerate(assignments(world)[::step])]
+        assert {i for _, i in chosen} == set(range(len(CROSS)))
+        check(ranks.run(world, assignments_equal_one_process, chosen))
+
+
+def test_42_the_assignments_are_all_but_for_the_names_of_ranks() -> None:
+    for world, count in ((1, 1), (2, 32), (3, 122), (4, 187)):
+        owners = itertools.product(range(world), repeat=cases.SAMPLES)
+        every = {
+            frozenset(frozenset(i for i, o in enumerate(own) if o == rank) for rank in range(world)) - {frozenset()}
+            for own in owners
+        }
+        found = {frozenset(map(frozenset, one)) - {frozenset()} for one in assignments(world)}
+        assert (len(found), found) == (count, every)
+        for rank in range(world):  # each rank is empty at times, and has samples at times
+            assert world < 3 or {len(one[rank]) > 0 for one in assignments(world)} == {True, False}
 
 
 @pytest.mark.slow
 def test_42_all_assignments_of_samples_to_ranks(ranks: Ranks) -> None:
-    for world in (3, 4):
-        check(ranks.run(world, cases.assignments_equal_one_process, contiguous_assignments(cases.SAMPLES, world)))
-    for world in (1, 2):
-        owners = itertools.product(range(world), repeat=cases.SAMPLES)
-        assignments = [
-            tuple(tuple(i for i, o in enumerate(own) if o == rank) for rank in range(world)) for own in owners
-        ]
-        check(ranks.run(world, cases.assignments_equal_one_process, assignments))
+    """Crossed with all dtypes, lengths and affine."""
+    for world in (1, 2, 3, 4):
+        chosen = list(itertools.product(assignments(world), range(len(CROSS))))
+        assert check(ranks.run(world, assignments_equal_one_process, chosen)) == [len(chosen)] * world
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
@@ -105,8 +109,21 @@ def test_89_copies_and_pickles_find_their_group(ranks: Ranks) -> None:
     check(ranks.run(4, cases.copies_and_pickles_find_their_group))
 
 
-def test_84_running_statistics_of_unsynchronized_ranks_are_merged(ranks: Ranks) -> None:
+def test_61_84_running_statistics_of_unsynchronized_ranks_are_merged(ranks: Ranks) -> None:
     check(ranks.run(4, cases.running_statistics_are_merged))
+
+
+def test_61_running_statistics_with_a_half_life_are_merged(ranks: Ranks) -> None:
+    check(ranks.run(4, cases.running_statistics_with_a_half_life_are_merged))
+
+
+def test_82_branches_at_different_speeds(ranks: Ranks) -> None:
+    check(ranks.run(2, cases.branches_at_different_speeds, timeout=20.0))
+
+
+def test_88_the_cpu_is_enough(ranks: Ranks) -> None:
+    found = check(ranks.run(2, cases.torch_refuses_the_cpu_and_we_do_not))
+    assert all(one.startswith("SyncBatchNorm expected input tensor to be on GPU") for one in found)
 
 
 def test_57_reestimation_over_ranks_with_loaders_of_different_lengths(ranks: Ranks) -> None:
@@ -118,11 +135,11 @@ def test_57_ranks_without_a_batch_send_the_same_dtype_as_on_a_gpu(ranks: Ranks) 
 
 
 def test_79_ranks_that_disagreed_can_skip_a_batch_and_go_on(ranks: Ranks) -> None:
-    check(ranks.run(2, cases.a_step_after_a_disagreement, timeout=20.0))
+    check(ranks.run(2, faults.a_step_after_a_disagreement, timeout=20.0))
 
 
 def test_78_one_rank_needs_no_gradient_of_x(ranks: Ranks) -> None:
-    check(ranks.run(2, cases.one_rank_needs_no_gradient_of_x, timeout=20.0))
+    check(ranks.run(2, faults.one_rank_needs_no_gradient_of_x, timeout=20.0))
 
 
 SAME_ORDER = "Run the same model on all ranks, with an empty batch where there is no data."
@@ -142,7 +159,7 @@ DISAGREEMENTS = {
 
 @pytest.mark.parametrize("what", DISAGREEMENTS)
 def test_79_ranks_that_disagree_are_named_on_all_ranks(ranks: Ranks, what: str) -> None:
-    found = check(ranks.run(2, cases.ranks_at_different_layers, what, timeout=20.0))
+    found = check(ranks.run(2, faults.ranks_at_different_layers, what, timeout=20.0))
     assert found == [DISAGREEMENTS[what]] * 2
 
 
@@ -152,7 +169,7 @@ def test_79_ranks_that_disagree_are_named_on_all_ranks(ranks: Ranks, what: str) 
 def test_79_a_rank_that_is_lost_is_an_error_on_the_others(number: int, where: str) -> None:
     few = Ranks(2)
     try:
-        (found, _) = few.run(2, cases.a_rank_is_lost, number, where, timeout=3.0, lost=(1,))
+        (found, _) = few.run(2, faults.a_rank_is_lost, number, where, timeout=3.0, lost=(1,))
     finally:
         few.close()
     assert isinstance(found, str), found
@@ -182,6 +199,47 @@ def test_torchrun(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, *run], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("option", [True, False], ids=["sync_batchnorm", "sync"])
+def test_lightning(option: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its option ends in our error; `sync(model)` in `configure_model` is what to call."""
+    lightning: Any = pytest.importorskip("lightning")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+    class Model(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = tnt.BatchNorm1d(3)
+
+        def configure_model(self) -> None:
+            if not option:
+                tnt.sync(self)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            return self.norm(batch).square().mean() + self.norm.weight.sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", devices=1, strategy="ddp", sync_batchnorm=option, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    model, loader = Model(), torch.utils.data.DataLoader(cases.normal(8, 3, dtype=torch.float32), batch_size=4)
+    try:
+        if option:
+            with pytest.raises(TypeError, match=r"Call truenorm\.torch\.sync\(model\) instead, in Lightning too"):
+                trainer.fit(model, loader)
+        else:
+            trainer.fit(model, loader)
+            assert isinstance(model.norm._exchange, _processes.ProcessExchange)
+            assert int(model.norm.num_batches_tracked) == 2
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 # ---- in one process ----

@@ -9,14 +9,24 @@
 Other libraries store the first two. Neither describes the data: an average of variances leaves out how far apart the
 means of the batches are. `pooled` is exact, by the law of `moments.py`.
 
+`half_life` is momentum counted in valid elements instead of batches: what was seen before weighs half as much after so
+many elements of a channel, however they are cut into batches. Its weight for a batch of n elements, of N so far, is
+
+    (1 - 2^(-n / half_life)) / (1 - 2^(-N / half_life))
+
+The denominator makes the first batch weigh 1: the initial mean 0 and variance 1 never count. It tends to 1, and then
+a half-life is a momentum of 1 - 2^(-n / half_life) for batches of n elements (`momentum_from_half_life`).
+
 A batch with a non-finite channel changes nothing and is counted in `skipped`. A channel without a valid element, or
 with too few for a variance, stays as it was.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from numbers import Real
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +42,17 @@ class Convention:
 
     momentum: float | Literal["pooled"] | None
     ddof: Literal[0, 1]  # of the stored variance; batches are normalised with the ddof of the norm
+    half_life: float | None = None  # in elements of a channel, instead of momentum
 
     def __post_init__(self) -> None:
         check_choice("Convention", "ddof", self.ddof, (0, 1))
+        if self.half_life is not None:
+            check_half_life("Convention", self.half_life)
+            if self.momentum is not None:
+                raise ValueError(
+                    f"Convention: momentum or half_life, got momentum={self.momentum!r} and "
+                    f"half_life={self.half_life!r}. Pass momentum=None with half_life."
+                )
         if self.momentum in (None, "pooled"):
             return
         if not (isinstance(self.momentum, float) and 0 <= self.momentum <= 1):
@@ -52,6 +70,65 @@ def torch_convention(momentum: float | None = 0.1) -> Convention:
 def keras_convention(momentum: float = 0.99) -> Convention:
     """Keras: momentum is the weight of the old statistics, the variance is stored with n."""
     return Convention(1 - momentum, ddof=0)
+
+
+# ---- half-lives ----
+
+Library = Literal["torch", "keras"]
+
+
+def half_life_from_momentum(momentum: float, count: float, library: Library = "torch") -> float:
+    """The half-life of a momentum, in elements of a channel, for batches that have `count` of them.
+
+    >>> round(half_life_from_momentum(0.1, 64), 2), round(half_life_from_momentum(0.9, 64, "keras"), 2)
+    (421.04, 421.04)
+    """
+    check_choice("half_life_from_momentum", "library", library, ("torch", "keras"))
+    _check_count("half_life_from_momentum", count)
+    if not (_is_number(momentum) and 0 < momentum < 1):
+        raise ValueError(
+            f"half_life_from_momentum: momentum is a number between 0 and 1, got {momentum!r}. "
+            "Others have no half-life."
+        )
+    return -count * math.log(2.0) / (math.log1p(-momentum) if library == "torch" else math.log(momentum))
+
+
+def momentum_from_half_life(half_life: float, count: float, library: Library = "torch") -> float:
+    """The momentum of a half-life, for batches that have `count` elements of a channel.
+
+    >>> momentum_from_half_life(64.0, 64), momentum_from_half_life(32.0, 64, "keras")
+    (0.5, 0.25)
+    """
+    check_choice("momentum_from_half_life", "library", library, ("torch", "keras"))
+    check_half_life("momentum_from_half_life", half_life)
+    _check_count("momentum_from_half_life", count)
+    exponent = -count / half_life
+    return -math.expm1(exponent * math.log(2.0)) if library == "torch" else 2.0**exponent
+
+
+def check_half_life(who: str, half_life: object) -> None:
+    if not (_is_number(half_life) and 0 < half_life < math.inf):
+        raise ValueError(
+            f"{who}: half_life is a finite number > 0, got {half_life!r}. It is a number of valid values per channel."
+        )
+
+
+def _check_count(who: str, count: object) -> None:
+    if not (_is_number(count) and 0 < count < math.inf):
+        raise ValueError(
+            f"{who}: count is a finite number > 0, got {count!r}. It is the valid values per channel in a batch."
+        )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _weight_by_half_life(count: NDArray[Any], total: NDArray[Any], half_life: float) -> Floats:
+    """The weight of a batch of `count` elements; total: of all batches, with this one. 1 for the first batch."""
+    rate = -math.log(2.0) / half_life
+    weight: Floats = np.expm1(rate * count) / np.expm1(rate * total)
+    return weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,17 +181,21 @@ class Running:
         seen = batch.count > (0 if pooled else ddof)
         if not seen.any():
             return self
+        count = self.count + batch.count
         if pooled:
             total = merge(Moments.from_variance(self.mean, self.var, count=self.count, ddof=ddof), batch)
             mean, var, seen = total.mean, total.var(ddof), total.count > 0
             if not np.isfinite(mean + var).all():  # both finite, but their sum is not
                 return replace(self, skipped=self.skipped + 1)
         else:
-            weight = momentum if isinstance(momentum, float) else 1 / (self.batches + 1)
+            weight: Any = momentum if isinstance(momentum, float) else 1 / (self.batches + 1)
             with np.errstate(all="ignore"):  # in channels without a valid element
+                if self.convention.half_life is not None:
+                    count = self.count + np.where(seen, batch.count, 0)  # what is left out has no weight later
+                    weight = _weight_by_half_life(batch.count, count, self.convention.half_life)
                 mean = self.mean + weight * (batch.mean - self.mean)
                 var = self.var + weight * (batch.var(ddof) - self.var)
-        return self._after(np.where(seen, mean, self.mean), np.where(seen, var, self.var), self.count + batch.count)
+        return self._after(np.where(seen, mean, self.mean), np.where(seen, var, self.var), count)
 
     def _after(self, mean: Floats, var: Floats, count: NDArray[Any]) -> Running:
         """The statistics after one more batch. `replace` would cost ten microseconds."""

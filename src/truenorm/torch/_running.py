@@ -14,6 +14,8 @@ from torch import Tensor
 
 from truenorm import engine
 from truenorm.torch import _compat
+from truenorm.torch._half_life import HalfLife
+from truenorm.torch._inputs import values_are_readable
 from truenorm.torch._kernel import check_memory, is_readable, native
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 MOVED, NOTHING, NOT_FINITE, UNWRITABLE = 1, 0, -1, 2  # as `Call.update_running` returns them
 DDOF = 1  # torch normalises with n and stores with n - 1
+Momentum = float | Tensor | HalfLife  # the weight of the new batch, or what it follows from
 
 
 def recomputing() -> bool:
@@ -28,12 +31,12 @@ def recomputing() -> bool:
     return not torch.compiler.is_compiling() and _compat.backward_pass() != -1
 
 
-def update_from_call(
-    call: _native.Call, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None
-) -> int:
+def update_from_call(call: _native.Call, mean: Tensor, var: Tensor, momentum: Momentum, counter: Tensor | None) -> int:
     """`update` with the moments of a kernel's call; UNWRITABLE, and nothing done, if it cannot write these buffers."""
     if _compat.backward_pass() != -1:
         return NOTHING
+    if isinstance(momentum, HalfLife):
+        return UNWRITABLE
     done = call.update_running(mean, var, float(momentum), DDOF, counter)
     if done == MOVED:
         # The buffers were changed outside of torch.
@@ -41,9 +44,14 @@ def update_from_call(
     return done
 
 
-def update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None = None) -> int:
+def update(table: Tensor, mean: Tensor, var: Tensor, momentum: Momentum, counter: Tensor | None = None) -> int:
     """Move the buffers towards a batch (channels, 3). Returns what was done, as far as that can be known."""
-    if engine.compiled() is not None and _is_writable(mean, var, counter) and is_readable(table):
+    if (
+        not isinstance(momentum, HalfLife)
+        and engine.compiled() is not None
+        and _is_writable(mean, var, counter)
+        and is_readable(table)
+    ):
         arrays = (one.detach().numpy() for one in (mean, var))
         counts = None if counter is None else counter.reshape(1).numpy()
         done: int = native.update_running(table.contiguous().numpy(), *arrays, float(momentum), DDOF, counts)
@@ -55,33 +63,42 @@ def update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, c
         # no derivative, so the values behind the transform are written, as torch's own operators do.
         given = (table, mean, var, momentum, counter)
         behind: list[Any] = [_compat.values_behind_transforms(one) if isinstance(one, Tensor) else one for one in given]
+        if isinstance(momentum, HalfLife):
+            values = _compat.values_behind_transforms(momentum.values)
+            behind[3] = None if values is None else momentum._replace(values=values)
         if all(one is not None for one in behind[:-1]):
             with _compat.outside_transforms():
                 return _update_with_torch(*behind)
     return _update_with_torch(table, mean, var, momentum, counter)
 
 
-def _update_with_torch(
-    table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None
-) -> int:
+def _update_with_torch(table: Tensor, mean: Tensor, var: Tensor, momentum: Momentum, counter: Tensor | None) -> int:
     check_memory(running_mean=mean, running_var=var)
     count, batch_mean, m2 = (one.reshape(mean.shape).to(mean.device) for one in table.unbind(-1))
     batch_var = m2 / (count - DDOF).clamp(min=1e-30)
     enough = count > DDOF
+    weight: Any = momentum
+    if isinstance(momentum, HalfLife):
+        total = momentum.values.to(table.dtype) + count
+        weight = momentum.weight_of(count, total)
     moved = []
     # Without no_grad: an exported graph that holds one cannot be loaded again. Nothing here has a gradient anyway.
     for buffer, new in ((mean, batch_mean), (var, batch_var)):
         wide = buffer.to(table.dtype)
-        moved.append(torch.where(enough, ema_update(wide, new, momentum), wide).to(buffer.dtype))
+        moved.append(torch.where(enough, ema_update(wide, new, weight), wide).to(buffer.dtype))
     finite = ((torch.isfinite(batch_mean) & torch.isfinite(m2)) | (count == 0)).all()
     for one in moved:  # what is finite here may not be so in float32
         finite = finite & (torch.isfinite(one) | ~enough).all()
     chosen = enough & finite
     for buffer, one in zip((mean, var), moved, strict=True):
         buffer.copy_(torch.where(chosen, one, buffer))
+    if isinstance(momentum, HalfLife):
+        momentum.values.copy_(torch.where(chosen, total.to(momentum.values.dtype), momentum.values))
     if counter is not None:
         counter.add_(chosen.any())
-    return MOVED
+    if not values_are_readable(finite):
+        return MOVED
+    return (MOVED if bool(chosen.any()) else NOTHING) if bool(finite) else NOT_FINITE
 
 
 def ema_update(old: Tensor, new: Tensor, momentum: float | Tensor) -> Tensor:
@@ -97,6 +114,13 @@ def _is_writable(mean: Tensor, var: Tensor, counter: Tensor | None) -> bool:
         and (counter is None or (counter.dtype is torch.int64 and is_readable(counter)))
         and all(is_readable(one) and one.is_contiguous() for one in (mean, var))
     )
+
+
+def table_of_statistics(mean: Tensor, var: Tensor, count: int) -> Tensor:
+    """(channels, 3): the moments of a batch whose mean and variance with n - 1 torch's operator has computed."""
+    wide = torch.promote_types(mean.dtype, torch.float32)
+    columns = torch.full_like(mean, count, dtype=wide), mean.to(wide), var.to(wide) * max(count - DDOF, 0)
+    return torch.stack(columns, -1)
 
 
 def average_samples(table: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from torch.nn.utils import parametrize
 
 from truenorm.core.inputs import Padding
 from truenorm.torch import functional, layers, lazy
+from truenorm.torch._half_life import drop_or_keep_half_life
 from truenorm.torch.functional import OnSingle
 from truenorm.torch.layers import _BatchNorm, _RaggedLayer
 from truenorm.torch.replacement import (
@@ -44,7 +45,7 @@ COUNTERPARTS: dict[type[nn.Module], type[nn.Module]] = {
     for name in vars(module)
     if isinstance(getattr(module, name), type) and hasattr(nn, name)
 }
-OPTIONS: tuple[str, ...] = ("padding", "on_single")
+OPTIONS: tuple[str, ...] = ("padding", "on_single", "half_life")
 MARK = "_converted_from"  # in the __dict__ of a converted layer: an Original
 
 
@@ -206,6 +207,7 @@ def _revert_layer(layer: nn.Module) -> None:
     if not issubclass(cls, _RaggedLayer):
         own.pop("_norms", None)
     layer.__class__ = cls
+    drop_or_keep_half_life(layer, issubclass(cls, _RaggedLayer))
 
 
 def _reason_to_leave(layer: nn.Module) -> str | None:

@@ -29,6 +29,7 @@ from truenorm.core.inputs import PADDINGS, Padding
 from truenorm.torch import _pooled, _running
 from truenorm.torch._dispatch import Moments, check_channels, run
 from truenorm.torch._formula import FixedStatistics
+from truenorm.torch._half_life import HalfLife
 from truenorm.torch._inputs import (
     Input,
     LengthsLike,
@@ -42,6 +43,7 @@ from truenorm.torch._inputs import (
 from truenorm.torch._kernel import table_of
 from truenorm.torch._norms import NormPair, Norms, batch_norms, group_norms, instance_norms, rms_norms, row_norm
 from truenorm.torch._pooled import Exchange
+from truenorm.torch._running import Momentum
 
 OnSingle = Literal["error", "running"]
 
@@ -93,7 +95,7 @@ def run_batch_norm(
     weight: Tensor | None,
     bias: Tensor | None,
     training: bool,
-    momentum: float | Tensor,
+    momentum: Momentum,
     eps: float,
     padding: Padding,
     on_single: OnSingle,
@@ -106,8 +108,16 @@ def run_batch_norm(
     axes = x.shape
     shape = (axes[-1 if input.packed else 1] if len(axes) > 1 else -1,)
 
+    batch: list[Any] = []  # mean and variance, where torch's operator has measured and not updated
+
     def operator() -> Tensor:
-        return torch_functional.batch_norm(x, running_mean, running_var, weight, bias, training, float(momentum), eps)
+        mean, var, weight_of_batch = running_mean, running_var, 1.0
+        if not isinstance(momentum, HalfLife):
+            weight_of_batch = float(momentum)
+        elif mean is not None and var is not None:
+            mean, var = torch.zeros_like(mean), torch.zeros_like(var)
+            batch[:] = mean, var
+        return torch_functional.batch_norm(x, mean, var, weight, bias, training, weight_of_batch, eps)
 
     norm = norms[1] if input.packed or x.dim() == 2 else norms[0]
     if training and eps <= 0:
@@ -132,7 +142,9 @@ def run_batch_norm(
     most, buffers = 2, (running_mean, running_var)
     if exchange is None:
         y, moments = run(input, norm, weight, bias, padding, shape, operator, None, buffers, eps)
-        if moments is None:  # torch's operator has updated the running statistics
+        if moments is None and batch:
+            moments = _running.table_of_statistics(batch[0], batch[1], x.numel() // shape[0])
+        elif moments is None:  # torch's operator has updated the running statistics
             moved = running_mean is not None
             if moved and counter is not None:
                 counter.add_(1)

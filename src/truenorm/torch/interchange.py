@@ -66,7 +66,8 @@ def from_keras(
     count     values per channel in the batches that it was trained on: also convert the variance from n to n - 1
 
     Values are rounded to the dtypes of `layer`. A weight or bias that the source does not have becomes 1 or 0 and is
-    not trained (`requires_grad=False`); `num_batches_tracked` becomes 0. If an error is raised, nothing was changed.
+    not trained (`requires_grad=False`); `num_batches_tracked` becomes 0, and `half_life` None: momentum applies. If an
+    error is raised, nothing was changed.
 
     >>> layer = from_keras(
     ...     nn.BatchNorm1d(2),
@@ -102,13 +103,14 @@ def to_keras(layer: nn.Module, *, count: int | None = None) -> ForeignLayer:
     """The Keras layer that computes what `layer` does, with its weights as float32 or float64.
 
     `getattr(keras.layers, found.kind)(**found.config)` makes it; when it is built, it takes
-    `set_weights(list(found.weights.values()))`. Instance norm becomes GroupNormalization. `count`: see `from_keras`.
+    `set_weights(list(found.weights.values()))`. Instance norm becomes GroupNormalization. `count`: see `from_keras`; a
+    layer with a half-life needs it.
 
     >>> found = to_keras(nn.GroupNorm(2, 4))
     >>> found.kind, found.config, list(found.weights)
     ('GroupNormalization', {'epsilon': 1e-05, 'center': True, 'scale': True, 'groups': 2}, ['gamma', 'beta'])
     """
-    state = _with_ddof_0("to_keras", read_state("to_keras", layer), count)
+    state = _with_ddof_0("to_keras", read_state("to_keras", layer, count), count)
     form, arrays = state.form, state.arrays
     config: dict[str, Any] = {} if state.momentum is None else {"momentum": _other(state.momentum)}
     config["epsilon"] = state.eps
@@ -135,7 +137,7 @@ def to_flax(layer: nn.Module, *, count: int | None = None) -> ForeignLayer:
     >>> found.kind, found.config
     ('GroupNorm', {'epsilon': 1e-05, 'use_scale': True, 'use_bias': True, 'num_groups': 2})
     """
-    state = _with_ddof_0("to_flax", read_state("to_flax", layer), count)
+    state = _with_ddof_0("to_flax", read_state("to_flax", layer, count), count)
     form, arrays = state.form, state.arrays
     config: dict[str, Any] = {} if state.momentum is None else {"momentum": _other(state.momentum)}
     config |= {"epsilon": state.eps, "use_scale": "weight" in arrays}

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
+from truenorm.core.running import momentum_from_half_life
+from truenorm.torch._half_life import HalfLifeOption
+
 Array = NDArray[Any]
 Kind = Literal["batch", "layer", "rms", "group"]
 BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -65,15 +68,21 @@ def form_of(who: str, layer: nn.Module) -> LayerForm:
     )
 
 
-def read_state(who: str, layer: nn.Module) -> LayerState:
-    """The state of a torch layer, with arrays of at least float32."""
+def read_state(who: str, layer: nn.Module, count: int | None = None) -> LayerState:
+    """The state of a torch layer, with arrays of at least float32. count: values per channel in a batch."""
     form, source = form_of(who, layer), _as_any(layer)
     if form.kind == "batch" and source.running_mean is None:
         raise ValueError(
             f"{who}: batch norm has running statistics in other libraries, got a layer without. "
             "Use track_running_stats=True."
         )
-    if form.kind == "batch" and source.momentum is None:
+    half_life = getattr(source, "half_life", None) if isinstance(layer, HalfLifeOption) else None
+    if half_life is not None and count is None:
+        raise ValueError(
+            f"{who}: a half-life is a momentum for batches of a known size, got half_life={half_life} and no count. "
+            "Pass count, the values per channel in a batch, or set layer.half_life to None and layer.momentum."
+        )
+    if form.kind == "batch" and source.momentum is None and half_life is None:
         raise ValueError(
             f"{who}: other libraries have no cumulative average, got momentum=None. Set layer.momentum to a number."
         )
@@ -87,7 +96,10 @@ def read_state(who: str, layer: nn.Module) -> LayerState:
                 "Set layer.eps to a number, such as torch.finfo(x.dtype).eps."
             )
         eps = np.finfo(arrays["weight"].dtype).eps
-    return LayerState(form, float(eps), source.momentum if form.kind == "batch" else None, arrays)
+    momentum = source.momentum if form.kind == "batch" else None
+    if half_life is not None and count is not None:
+        momentum = momentum_from_half_life(half_life, count)
+    return LayerState(form, float(eps), momentum, arrays)
 
 
 def check_arrays(who: str, layer: nn.Module, arrays: dict[str, Array], names: dict[str, str]) -> None:
@@ -125,6 +137,8 @@ def write_state(layer: nn.Module, state: LayerState) -> None:
                 tensor.fill_(1.0 if name == "weight" else 0.0).requires_grad_(False)
         if state.momentum is not None:
             target.momentum = state.momentum
+            if isinstance(layer, HalfLifeOption):
+                layer.half_life = None  # momentum applies
             target.num_batches_tracked.zero_()  # other libraries do not count
     target.eps = state.eps
 

@@ -6,6 +6,7 @@ them, are listed in docs/torch.md.
 
     padding     the output where nothing is valid: "zero", or "keep" x as it is
     on_single   batch norm in training with one value a channel: torch's "error", or the "running" statistics
+    half_life   batch norm: instead of momentum, in valid values per channel: see `_half_life.py`
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from torch import Tensor, nn
 
 from truenorm.core.inputs import Padding
 from truenorm.torch import _norms, _running, functional
+from truenorm.torch._half_life import VALUES, HalfLifeOption
 from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, WeightLike, unpack, with_batch_axis
 from truenorm.torch._norms import NormPair
 from truenorm.torch._pooled import Exchange
+from truenorm.torch._torch_sync import RefusesTorchSync
 from truenorm.torch._traced_call import Proxy, record_call
 from truenorm.torch.functional import OnSingle
 
@@ -115,7 +118,7 @@ class _TrackingLayer(_RaggedLayer):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`.half()` and `.to(bfloat16)` do not change the precision of the statistics: in bfloat16 they would stall."""
         buffers = self._buffers
-        before = {name: buffers.get(name) for name in ("running_mean", "running_var")}
+        before = {name: buffers.get(name) for name in ("running_mean", "running_var", VALUES)}
         module: Any = super()
         result = module._apply(fn, recurse)
         for name, old in before.items():
@@ -131,6 +134,8 @@ class _TrackingLayer(_RaggedLayer):
         for name, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
             buffer = getattr(self, name)
             buffer.fill_(value)
+        if (values := self._buffers.get(VALUES)) is not None:
+            values.zero_()
 
     def _state(self) -> State:
         """weight, bias, running_mean, running_var and num_batches_tracked: see `_affine`."""
@@ -156,7 +161,7 @@ class _TrackingLayer(_RaggedLayer):
         return 0.0 if counter is None else 1.0 / (counter.double() + 1.0)
 
 
-class _BatchNorm(_TrackingLayer):
+class _BatchNorm(RefusesTorchSync, HalfLifeOption, _TrackingLayer):
     on_single: OnSingle = "error"
     _exchange: Exchange | None = None  # how `sync` and `together` share the statistics
     _stage: Exchange | None = None  # how `accumulate` and `reestimate` collect them, after that
@@ -196,7 +201,11 @@ class _BatchNorm(_TrackingLayer):
             weight,
             bias,
             training or (mean is None and var is None),
-            (self.momentum if self.momentum is not None else self._weight_of_batch(counter)) if training else 0.0,
+            0.0
+            if not training
+            else self.momentum
+            if self.momentum is not None and self.half_life is None
+            else self._weight_of_batch(counter),
             self.eps,
             self.padding,
             self.on_single,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import UninitializedBuffer
 
+from truenorm.torch._half_life import VALUES
 from truenorm.torch._inputs import unpack
 from truenorm.torch.layers import (
     BatchNorm1d,
@@ -20,9 +22,16 @@ from truenorm.torch.layers import (
 
 
 class _Lazy:
+    _buffers: dict[str, Any]
+
     def initialize_parameters(self, input: Any, *_: Any, **__: Any) -> None:
         module: Any = super()
-        module.initialize_parameters(unpack(input).x)
+        x = unpack(input).x
+        values = self._buffers.get(VALUES)
+        if isinstance(values, UninitializedBuffer):  # torch knows only its own
+            values.materialize((x.shape[1],))
+            values.zero_()
+        module.initialize_parameters(x)
 
 
 class LazyBatchNorm1d(_Lazy, _BatchNorm, nn.LazyBatchNorm1d):

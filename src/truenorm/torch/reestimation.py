@@ -110,6 +110,9 @@ def _write(layers: Named, tables: list[Tensor], count: int) -> None:
             var = m2 / (number - DDOF).clamp(min=1.0)
             for buffer, new in ((layer.running_mean, mean), (layer.running_var, var)):
                 buffer.copy_(torch.where(enough, new.to(buffer.dtype), buffer))
+            if layer.half_life is not None:
+                values = layer.num_values_tracked
+                values.copy_(torch.where(enough, number.to(values.dtype), values))
             if bool((number > 0).any()):  # a layer that was never called stays as it was
                 layer.num_batches_tracked.fill_(count)
 

@@ -23,6 +23,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
 from truenorm.core.norm import Norm
+from truenorm.torch._half_life import VALUES
 from truenorm.torch._processes import ProcessExchange
 from truenorm.torch.layers import (
     BatchNorm1d,
@@ -38,7 +39,7 @@ from truenorm.torch.pattern_layer import Normalize
 
 Kind = Literal["group", "layer", "rms", "frozen"]
 MOST_GROUPS = 32  # the usual number
-_TRACKED = ("running_mean", "running_var", "num_batches_tracked")
+_TRACKED = ("running_mean", "running_var", "num_batches_tracked", VALUES)
 
 
 @dataclass

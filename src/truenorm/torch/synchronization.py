@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from truenorm.torch._batch_norms import batch_norms, tracking_batch_norms
 from truenorm.torch._formula import merge_tables, wire_dtype
+from truenorm.torch._half_life import HalfLife
 from truenorm.torch._processes import Processes, ProcessExchange
 from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
 
@@ -54,7 +55,8 @@ def unsync(model: nn.Module) -> ConversionReport:
 
 
 def merge_running(model: nn.Module, process_group: Any = None) -> None:
-    """Merge the running statistics of all ranks, each weighted by how many batches it has seen.
+    """Merge the running statistics of all ranks, each weighted by how many batches it has seen; with a half-life, by
+    how many values its statistics describe.
 
     Afterwards all ranks have the same: mean and variance of the ranks' distributions taken together, which includes how
     far their means are apart, and the sum of their `num_batches_tracked`. Ranks that have seen none count nothing.
@@ -70,15 +72,18 @@ def merge_running(model: nn.Module, process_group: Any = None) -> None:
         return
     processes.check_layers(names[0][0])
     tables = [_running_table(layer) for layer in layers]
-    merged = merge_tables(processes.gather_all(names[0][0], torch.cat(tables)))
+    found = processes.gather_all(names[0][0], torch.cat(tables))
+    merged = torch.cat([merge_tables(found[..., :3]), found[..., 3:].sum(0)], -1)
     with torch.no_grad():
         for layer, table in zip(layers, torch.split(merged, [len(one) for one in tables]), strict=True):
-            count, mean, m2 = table.unbind(-1)
+            count, mean, m2, batches, values = table.unbind(-1)
             seen = count > 0
             layer.running_mean.copy_(torch.where(seen, mean.to(layer.running_mean.dtype), layer.running_mean))
-            var = m2 / count.clamp(min=1.0)
+            var = m2 / torch.where(seen, count, 1.0)
             layer.running_var.copy_(torch.where(seen, var.to(layer.running_var.dtype), layer.running_var))
-            layer.num_batches_tracked.copy_(count[0])
+            layer.num_batches_tracked.copy_(batches[0])
+            if layer.half_life is not None:
+                layer.num_values_tracked.copy_(values)
 
 
 def _name_of_group(who: str, group: Any) -> str | None:
@@ -92,8 +97,15 @@ def _name_of_group(who: str, group: Any) -> str | None:
 
 
 def _running_table(layer: Any) -> Tensor:
-    """(channels, 3): as many elements as batches were seen."""
+    """(channels, 5): count, mean and m2 of what a layer has seen, the number of batches, and that of values.
+
+    As many elements as batches were seen; with a half-life, as many as the statistics describe.
+    """
     mean = layer.running_mean
     mean = mean.to(wire_dtype(mean))
-    count = layer.num_batches_tracked.to(mean.device, mean.dtype).expand(mean.shape)
-    return torch.stack([count, mean, count * layer.running_var.to(mean.dtype)], -1)
+    batches = layer.num_batches_tracked.to(mean.device, mean.dtype).expand(mean.shape)
+    count, values = batches, torch.zeros_like(batches)
+    if layer.half_life is not None:
+        values = layer.num_values_tracked.to(mean.dtype)
+        count = HalfLife(layer.half_life, values).effective_count()
+    return torch.stack([count, mean, count * layer.running_var.to(mean.dtype), batches, values], -1)

@@ -1,0 +1,94 @@
+"""Ranks that disagree, and ranks that are lost: what the others say, and what has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rank_cases import CHANNELS, normal, odd_layer
+from torch import nn
+
+import truenorm.torch as tnt
+
+
+def ranks_at_different_layers(rank: int, world: int, what: str) -> str:
+    """The error of each rank, and a check that no buffer has changed."""
+    widths = (4, 7) if what == "width" and rank == 1 else (4, 6)
+    model: Any = nn.ModuleDict({"first": tnt.BatchNorm1d(widths[0]), "second": tnt.BatchNorm1d(widths[1])})
+    tnt.sync(model)
+    first, second = normal(3, widths[0], dtype=torch.float32), normal(3, widths[1], dtype=torch.float32)
+    before = {name: one.clone() for name, one in model["second"].named_buffers()}
+    try:
+        if what == "gradient":
+            model["first"].requires_grad_(rank == 0)
+            model["first"](first)
+        elif what == "backward" and rank == 1:
+            model["first"](first.requires_grad_()).sum().backward()
+        else:
+            if not (what == "skips" and rank == 1):
+                model["first"](first)
+            if what == "again" and rank == 1:
+                model["first"](first)
+            model["second"](second)
+    except RuntimeError as error:
+        buffers = model["second"].named_buffers()
+        assert all(torch.equal(one, before[name]) for name, one in buffers), "half an update"
+        return str(error)
+    return "no error"
+
+
+def a_step_after_a_disagreement(rank: int, world: int) -> None:
+    """The ranks skip the batch at which they disagreed; the next one is as if nothing had been."""
+    model: Any = nn.ModuleDict({"first": tnt.BatchNorm1d(3), "second": tnt.BatchNorm1d(3)}).double()
+    tnt.sync(model)
+    x = normal(4, 3)
+    try:
+        model["first" if rank == 0 else "second"](x)
+        raise AssertionError("no error")
+    except RuntimeError:
+        pass
+    oracle = tnt.BatchNorm1d(3).double()
+    part = x[:1] if rank == 0 else x[1:]
+    torch.testing.assert_close(model["first"](part), oracle(x)[:1] if rank == 0 else oracle(x)[1:])
+
+
+def one_rank_needs_no_gradient_of_x(rank: int, world: int) -> None:
+    """pytorch's SyncBatchNorm exchanges in backward only where x needs a gradient, and waits for ever."""
+    x, dy = normal(4, CHANNELS), normal(4, CHANNELS, seed=1)
+    oracle, layer = odd_layer(torch.float64), odd_layer(torch.float64)
+    tnt.sync(layer)
+    whole = x.clone().requires_grad_()
+    oracle(whole).backward(dy)
+    mine = slice(2 * rank, 2 * rank + 2)
+    part = x[mine].clone().requires_grad_(rank == 0)
+    layer(part).backward(dy[mine])
+    if rank == 0:
+        torch.testing.assert_close(part.grad, whole.grad[mine])
+
+
+def a_rank_is_lost(rank: int, world: int, signal_number: int, where: str) -> str:
+    """Rank 1 kills or stops itself at this place; what do the others say?"""
+    import os
+
+    layer: Any = nn.ModuleDict({"norm": odd_layer(torch.float64)})
+    tnt.sync(layer)
+    layer = layer["norm"]
+    x = normal(4, CHANNELS).requires_grad_()
+    y = layer(x)
+    if where == "forward":
+        if rank == 1:
+            os.kill(os.getpid(), signal_number)
+        before = {name: one.clone() for name, one in layer.named_buffers()}
+        try:
+            layer(x)
+        except RuntimeError as error:
+            assert all(torch.equal(one, before[name]) for name, one in layer.named_buffers()), "half an update"
+            return str(error)
+        return "no error"
+    if rank == 1:
+        os.kill(os.getpid(), signal_number)
+    try:
+        y.backward(normal(4, CHANNELS))
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
