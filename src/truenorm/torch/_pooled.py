@@ -59,6 +59,9 @@ class Exchange(ABC):
     def watch(self, y: Tensor) -> None:  # noqa: B027, most have nothing to see
         """Called with the output, to see its backward."""
 
+    def take_back(self) -> None:  # noqa: B027, the same
+        """Called if the layer refuses x after `pool`."""
+
 
 class Verbs(Protocol):
     """How the numbers of one call are computed. Tables and sums have a row for each channel."""

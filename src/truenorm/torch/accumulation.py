@@ -17,6 +17,8 @@ instead of None, or if they are not accumulated by autograd in the parameters of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -27,6 +29,7 @@ from truenorm.torch import _compat, _running
 from truenorm.torch._batch_norms import batch_norms
 from truenorm.torch._formula import merge_tables
 from truenorm.torch._pooled import Exchange
+from truenorm.torch.layers import _BatchNorm
 
 
 class accumulate:  # noqa: N801 - called like a function, as torch.no_grad
@@ -43,30 +46,30 @@ class accumulate:  # noqa: N801 - called like a function, as torch.no_grad
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         batch_norms("accumulate", model)
         self.model, self.optimizer = model, optimizer
-        parameters = [] if optimizer is None else [p for group in optimizer.param_groups for p in group["params"]]
-        self.stage = Stage([p for p in parameters if p.requires_grad])
-        self._layers: list[tuple[Any, Exchange | None]] = []
-        self._hooks: list[Any] = []
+        self.stage = Stage()
+        self._undo = ExitStack()
+        self._entered = False
 
     def __enter__(self) -> accumulate:
-        if self._layers:
+        if self._entered:
             raise RuntimeError("accumulate: one context at a time, got one that is entered already. Make a new one.")
-        named = batch_norms("accumulate", self.model)
-        self._layers = [(layer, layer._stage) for _, layer in named if layer.track_running_stats]
-        for layer, _ in self._layers:
-            layer.__dict__["_stage"] = StagingExchange(layer, self.stage)
-        if self.optimizer is not None:
-            self._hooks = [self.optimizer.register_step_post_hook(self._after_step), *self.stage.follow_gradients()]
+        layers = [layer for _, layer in batch_norms("accumulate", self.model) if layer.track_running_stats]
+        with ExitStack() as undo:  # also if something fails on the way
+            if self.optimizer is not None:
+                parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+                self.stage.parameters = [p for p in parameters if p.requires_grad]
+                undo.callback(self.optimizer.register_step_post_hook(self._after_step).remove)
+                for hook in self.stage.follow_gradients():
+                    undo.callback(hook.remove)
+            for layer in layers:
+                undo.enter_context(StagingExchange(layer, self.stage))
+            self._undo = undo.pop_all()
+        self._entered = True
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        for layer, before in self._layers:
-            layer.__dict__.pop("_stage", None)
-            if before is not None:
-                layer.__dict__["_stage"] = before
-        self._layers, self._hooks = [], []
+        self._undo.close()
+        self._entered = False
         if kind is None and self.optimizer is None:
             self.stage.commit()
         self.stage.discard()
@@ -104,13 +107,11 @@ class Stage:
         self.staged.append(Staged(layer, table))
         return self.staged[-1]
 
-    def follow_gradients(self) -> list[Any]:
-        """Hooks on the parameters: before a gradient is accumulated, and after."""
-        found: list[Any] = []
+    def follow_gradients(self) -> Iterator[Any]:
+        """Registers hooks on the parameters: before a gradient is accumulated, and after."""
         for parameter in self.parameters:
-            found.append(parameter.register_hook(lambda _: self.backward_runs()))
-            found.append(parameter.register_post_accumulate_grad_hook(self._gradient_is_there))
-        return found
+            yield parameter.register_hook(lambda _: self.backward_runs())
+            yield parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
 
     def backward_runs(self, one: Staged | None = None) -> None:
         """In a backward, before any gradient of it is accumulated the first time. one: the forward it has come to."""
@@ -137,23 +138,62 @@ class Stage:
         return {layer: merge_tables(torch.stack(tables)) for layer, tables in found.items()}
 
     def commit(self) -> None:
+        """Update the running statistics. A layer that was frozen, or lost them, since its forward is left out."""
+        tables = self.tables()
+        changed = [layer for layer in tables if not isinstance(layer, _BatchNorm)]
         with torch.no_grad():
-            for layer, table in self.tables().items():
+            for layer, table in tables.items():
+                if layer in changed or layer.frozen or layer.running_mean is None:
+                    continue
                 _, _, mean, var, counter = layer._state()
                 done = _running.update(table, mean, var, layer._weight_of_batch(counter), counter)
                 if done == _running.NOT_FINITE:
                     layer.skipped_batches += 1
+        if changed:
+            raise RuntimeError(
+                f"accumulate: layers of truenorm until the moments are used, got {type(changed[0]).__name__} that was "
+                "converted or reverted since its forward. All other layers are up to date."
+            )
 
     def discard(self) -> None:
         self.staged, self.has_gradients = [], False
 
 
 class StagingExchange(Exchange):
-    """Stages the moments of one layer, after the exchange that the layer has. shared: whether that takes part."""
+    """While this context lasts, the moments of one layer are staged, after the exchange that the layer has.
+
+    shared   whether that exchange takes part
+
+    Contexts need not nest, as those of generators and threads: each removes itself, wherever it is.
+    """
 
     def __init__(self, layer: Any, stage: Stage, shared: bool = True) -> None:
         self.layer, self.stage, self.shared = layer, stage, shared
         self.last: Staged | None = None
+        self.before: StagingExchange | None = None  # of a context that was entered before
+
+    def __enter__(self) -> None:
+        self.before = self.layer._stage
+        vars(self.layer)["_stage"] = self
+
+    def __exit__(self, *_: Any) -> None:
+        own: dict[str, Any] = vars(self.layer)
+        newer: StagingExchange | None = None
+        found = own.get("_stage")
+        while found is not None and found is not self:
+            newer, found = found, found.before
+        if found is None:  # the layer was restored to what it was before
+            return
+        if newer is not None:
+            newer.before = self.before
+        elif self.before is not None:
+            own["_stage"] = self.before
+        else:
+            del own["_stage"]
+
+    def __reduce__(self) -> Any:
+        """None: the copy of a layer, or its pickle, is not inside of the context."""
+        return type(None), ()
 
     def updates_running(self) -> bool:
         return False
@@ -166,6 +206,10 @@ class StagingExchange(Exchange):
         counts = first and not _running.recomputing()
         self.last = self.stage.add(self.layer, table.detach().clone()) if counts else None
         return table, weighted
+
+    def take_back(self) -> None:
+        if self.last in self.stage.staged:
+            self.stage.staged.remove(self.last)
 
     def watch(self, y: Tensor) -> None:
         one, output = self.last, cast("Any", y)

@@ -26,6 +26,7 @@ from truenorm.torch._batch_norms import refuse_lazy
 from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
 from truenorm.torch.layers import _BatchNorm, _TrackingLayer
 
+MARKS = {"frozen", "_required_grad"}
 REQUIRED_GRAD = "_required_grad"  # in the __dict__ of a layer: by name, whether its parameters required a gradient
 
 
@@ -84,11 +85,17 @@ def freeze(
 def thaw(model: nn.Module) -> ConversionReport:
     """Undo `freeze`: statistics follow the data again in training, and parameters get back their `requires_grad`."""
     _check_model("thaw", model)
+    found = [(name, one) for name, one in model.named_modules() if not vars(one).keys().isdisjoint(MARKS)]
+    for name, layer in found:
+        for part, flags in vars(layer).get(REQUIRED_GRAD, {}).items():
+            if len(list(_parameters(layer, part))) != len(flags):
+                raise ValueError(
+                    f"thaw: the {part} of {name!r} as it was frozen, got one that was parametrized since, or is no "
+                    "longer. Undo this first."
+                )
     changed = []
-    for name, layer in model.named_modules():
+    for name, layer in found:
         own: dict[str, Any] = vars(layer)
-        if "frozen" not in own and REQUIRED_GRAD not in own:
-            continue
         was: dict[str, list[bool]] = own.pop(REQUIRED_GRAD, {})
         for part, flags in was.items():
             for parameter, flag in zip(_parameters(layer, part), flags, strict=True):
@@ -104,7 +111,7 @@ def _flags_before(model: nn.Module) -> dict[int, bool]:
         id(parameter): flag
         for layer in model.modules()
         for part, flags in vars(layer).get(REQUIRED_GRAD, {}).items()
-        for parameter, flag in zip(_parameters(layer, part), flags, strict=True)
+        for parameter, flag in zip(_parameters(layer, part), flags, strict=False)  # parametrized since, perhaps
     }
 
 

@@ -157,6 +157,8 @@ def run_batch_norm(
         if most == 1 and on_single == "running" and running_mean is not None:
             return with_running_statistics(), _running.NOTHING
         if most == 1:
+            if exchange is not None:
+                exchange.take_back()
             _refuse_single(input, operator if exchange is None else None)
         elif input.ragged is not None and input.ragged.valid is not None and x.numel():
             _warn_of_empty_mask()

@@ -33,6 +33,7 @@ from truenorm.torch import _compat, _running
 from truenorm.torch._batch_norms import Named, batch_norms
 from truenorm.torch._formula import merge_tables
 from truenorm.torch._pooled import Exchange
+from truenorm.torch.tracking.activation import padding_is_followed
 
 Forward = Callable[[Any, Any], Any]
 
@@ -50,6 +51,11 @@ def together(model: nn.Module, microbatches: Sequence[Any], forward: Forward | N
     tensor([-0.9258, -0.4629,  1.3887], grad_fn=<ViewBackward0>)
     """
     layers = batch_norms("together", model)
+    if padding_is_followed():
+        raise RuntimeError(
+            "together: padded inside of the function that runs a micro-batch, got a call inside of padded, which holds "
+            "for one thread only. Pass forward=, and enter padded there."
+        )
     batches = list(microbatches)
     if not batches:
         raise ValueError("together: at least one micro-batch, got none.")
@@ -82,10 +88,11 @@ def call_model(model: Any, batch: Any) -> Any:
 
 
 def _state_of_this_thread() -> Callable[[], Any]:
-    """A context that gives another thread what torch keeps for each thread: gradients, autocast, the CUDA stream."""
+    """A context that gives another thread what torch keeps for each: gradients, autocast, default device, stream."""
     gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     casts = [(one, torch.get_autocast_dtype(one)) for one in ("cpu", "cuda") if torch.is_autocast_enabled(one)]
     cuda: Any = torch.cuda
+    default = torch.get_default_device()
     stream = cuda.current_stream() if cuda.is_available() and cuda.is_initialized() else None
 
     @contextmanager
@@ -93,6 +100,8 @@ def _state_of_this_thread() -> Callable[[], Any]:
         with ExitStack() as stack:
             if stream is not None:
                 stack.enter_context(cuda.stream(stream))
+            if default.type != "cpu":  # each function of torch takes longer inside
+                stack.enter_context(default)
             stack.enter_context(torch.inference_mode(inference))
             stack.enter_context(torch.set_grad_enabled(gradients))
             for device, dtype in casts:
@@ -234,10 +243,20 @@ class ThreadExchange(Exchange):
         self.name = name
 
     def is_active(self) -> bool:
+        if self.meeting is not None and not hasattr(self.meeting.mine, "index"):
+            raise RuntimeError(f"together: {self.name!r} is called by another thread while micro-batches run. Wait.")
         return self.meeting is not None or _recomputed() is not None
 
     def updates_running(self) -> bool:
         return self.meeting is not None and self.meeting.mine.index == 0
+
+    def is_needed(self) -> bool:
+        """Whether micro-batches run, or may be recomputed in a backward."""
+        return self.meeting is not None or bool(_recorded)
+
+    def __reduce__(self) -> Any:
+        """None: the copy of a layer, or its pickle, is not a part of what runs."""
+        return type(None), ()
 
     def pool(self, table: Tensor, weighted: bool, differentiable: bool) -> tuple[Tensor, bool]:
         if self.meeting is None:
@@ -291,15 +310,23 @@ class PoolMicrobatches(torch.autograd.Function):
 pool_microbatches: Any = PoolMicrobatches.apply
 
 
+_entering = threading.Lock()
+
+
 @contextmanager
 def meeting_in(layers: Named, meeting: Meeting) -> Iterator[None]:
-    for name, layer in layers:
-        if isinstance(layer._exchange, ThreadExchange | None):
-            continue
-        raise ValueError(f"together: layers that are not synchronized, got {name!r}. Call unsync(model) first.")
     exchanges = [ThreadExchange(meeting, name) for name, _ in layers]
-    for (_, layer), exchange in zip(layers, exchanges, strict=True):
-        layer.__dict__["_exchange"] = exchange
+    with _entering:
+        for name, layer in layers:
+            old = layer._exchange
+            if not isinstance(old, ThreadExchange | None):
+                raise ValueError(f"together: layers that are not synchronized, got {name!r}. Call unsync(model) first.")
+            if old is not None and old.meeting is not None:
+                raise RuntimeError(
+                    f"together: one call at a time for each layer, got {name!r}, which runs micro-batches already."
+                )
+        for (_, layer), exchange in zip(layers, exchanges, strict=True):
+            layer.__dict__["_exchange"] = exchange
     try:
         yield
     finally:

@@ -16,9 +16,11 @@ interrupt or a loader without batches leave the model as it was.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -65,17 +67,37 @@ def reestimate(
     if not layers:
         raise ValueError("reestimate: a model with batch norms whose running statistics are not frozen, got none.")
     before = [(buffer, buffer.clone()) for _, layer in layers for buffer in layer.buffers(recurse=False)]
+    with _alone(layers):
+        try:
+            if exact:
+                for one in _in_order(model, layers, batches, forward or call_model):
+                    _write(*_measure(model, [one], batches, forward or call_model, progress))
+            else:
+                _write(*_measure(model, layers, batches, forward or call_model, progress))
+        except BaseException:
+            with torch.no_grad():
+                for buffer, old in before:
+                    buffer.copy_(old)
+            raise
+
+
+_measured: WeakSet[Any] = WeakSet()  # the layers that are being measured, in all threads
+_lock = threading.Lock()
+
+
+@contextmanager
+def _alone(layers: Named) -> Iterator[None]:
+    """Refuses layers that are being measured already: by another thread, or by the call that `forward` is part of."""
+    own = {layer for _, layer in layers}
+    with _lock:
+        if not own.isdisjoint(_measured):
+            raise RuntimeError("reestimate: one at a time for each layer, got one that is being measured already.")
+        _measured.update(own)
     try:
-        if exact:
-            for one in _in_order(model, layers, batches, forward or call_model):
-                _write(*_measure(model, [one], batches, forward or call_model, progress))
-        else:
-            _write(*_measure(model, layers, batches, forward or call_model, progress))
-    except BaseException:
-        with torch.no_grad():
-            for buffer, old in before:
-                buffer.copy_(old)
-        raise
+        yield
+    finally:
+        with _lock:
+            _measured.difference_update(own)
 
 
 def _measure(
@@ -101,6 +123,8 @@ def _measure(
 def _write(layers: Named, tables: list[Tensor], count: int) -> None:
     for (name, _), table in zip(layers, tables, strict=True):
         seen = table[:, 0] > 0
+        if bool(seen.any()) and not bool((table[:, 0] > DDOF).any()):
+            raise ValueError(f"reestimate: at least two values a channel in all batches, got one at {name!r}.")
         if not bool(torch.isfinite(table[seen]).all()):
             raise ValueError(f"reestimate: finite values in all batches, got others at {name!r}.")
     with torch.no_grad():
@@ -120,23 +144,24 @@ def _write(layers: Named, tables: list[Tensor], count: int) -> None:
 @contextmanager
 def _only_these_in_training(model: nn.Module, layers: list[Any]) -> Iterator[Stage]:
     flags = [(module, module.training) for module in model.modules()]
-    changed = ("on_single", "_stage")
-    before = [(layer, {name: vars(layer)[name] for name in changed if name in vars(layer)}) for layer in layers]
+    singles = [(layer, {key: value for key, value in vars(layer).items() if key == "on_single"}) for layer in layers]
     stage = Stage()
-    try:
-        for module, _ in flags:
-            vars(module)["training"] = False
-        for layer in layers:  # a batch with one value counts as any other
-            vars(layer).update(training=True, on_single="running", _stage=StagingExchange(layer, stage, shared=False))
-        with torch.no_grad():
-            yield stage
-    finally:
-        for module, training in flags:
-            vars(module)["training"] = training
-        for layer, attributes in before:
-            for name in changed:
-                vars(layer).pop(name, None)
-            vars(layer).update(attributes)
+    with ExitStack() as undo:
+        for layer in layers:
+            undo.enter_context(StagingExchange(layer, stage, shared=False))
+        try:
+            for module, _ in flags:
+                vars(module)["training"] = False
+            for layer in layers:  # a batch with one value counts as any other
+                vars(layer).update(training=True, on_single="running")
+            with torch.no_grad():
+                yield stage
+        finally:
+            for module, training in flags:
+                vars(module)["training"] = training
+            for layer, single in singles:
+                vars(layer).pop("on_single", None)
+                vars(layer).update(single)
 
 
 def _in_order(model: nn.Module, layers: Named, batches: Iterable[Any], forward: Forward) -> Named:
@@ -187,7 +212,9 @@ def _empty_table(layer: Any) -> Tensor:
 
 def _shown(batches: Iterable[Any], progress: bool | None) -> Iterable[Any]:
     """With a bar on the standard error."""
-    if not (sys.stderr.isatty() if progress is None else progress):
+    if progress is None:
+        progress = sys.stderr is not None and sys.stderr.isatty()
+    if not progress:
         return batches
     from rich.console import Console
     from rich.progress import track

@@ -22,6 +22,7 @@ from truenorm.torch._formula import merge_tables, wire_dtype
 from truenorm.torch._half_life import HalfLife
 from truenorm.torch._processes import Processes, ProcessExchange
 from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
+from truenorm.torch.microbatches import ThreadExchange
 
 
 def sync(model: nn.Module, process_group: Any = None) -> ConversionReport:
@@ -35,6 +36,11 @@ def sync(model: nn.Module, process_group: Any = None) -> ConversionReport:
       1  truenorm.BatchNorm1d  over all processes
     """
     layers = batch_norms("sync", model)
+    for path, layer in layers:
+        if isinstance(layer._exchange, ThreadExchange) and layer._exchange.is_needed():
+            raise RuntimeError(
+                f"sync: layers whose micro-batches are done, got {path!r}. Call it after together, and its backward."
+            )
     name = _name_of_group("sync", process_group)
     processes = Processes([(name, layer.num_features) for name, layer in layers], name, process_group)
     for i, (_, layer) in enumerate(layers):

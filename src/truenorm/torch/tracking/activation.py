@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any, cast
 
 import torch
@@ -35,6 +36,8 @@ class _Active(threading.local):
 
 
 active = _Active()
+# The tracker of this thread, or of this task of asyncio: tasks of one thread have contexts of their own, modes do not.
+_current: ContextVar[Tracker | None] = ContextVar("tracker", default=None)
 _lock = threading.Lock()
 _contexts = 0  # active, in all threads
 _process = ExitStack()  # undone when there are none
@@ -56,6 +59,8 @@ class Activation:
             contexts.enter_context(cast("Any", _TrackingMode(self.tracker)))
             active.trackers.append(self.tracker)
             contexts.callback(active.trackers.remove, self.tracker)
+            contexts.callback(_current.set, _current.get())
+            _current.set(self.tracker)
             self._contexts = contexts.pop_all()
         return self.tracker
 
@@ -78,7 +83,17 @@ class _TrackingMode(TorchFunctionMode):
             _refuse_checkpoint(tracker, func)
         if active.trackers[-1] is not tracker:
             return tracker.call_unknown(func, args, kwargs or {})
+        if _current.get() is not tracker:
+            raise RuntimeError(
+                "padded: a function of torch is called by another task than the one that entered padded last, got "
+                "contexts that do not nest. Leave padded before each await."
+            )
         return tracker.call(func, args, kwargs or {})
+
+
+def padding_is_followed() -> bool:
+    """Whether this thread is inside of `padded`."""
+    return bool(active.trackers)
 
 
 # ---- hooks on modules ----

@@ -76,11 +76,7 @@ def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     result = func(*args, **kwargs)
     if not isinstance(result, Tensor):
         return result
-    if (
-        isinstance(before, Tag)
-        and not tensors_in((args[1:], kwargs))
-        and result.shape == first.shape
-    ):
+    if isinstance(before, Tag) and not tensors_in((args[1:], kwargs)) and result.shape == first.shape:
         tracker.states[result] = before.having(_padding_after(func, [before], before.axes))
         return result
     states = [
