@@ -8,7 +8,7 @@ except ImportError as error:
 from truenorm.torch import functional
 from truenorm.torch._kernel import kernels_read_tensors
 from truenorm.torch.accumulation import accumulate
-from truenorm.torch.conversion import ConversionReport, convert, revert
+from truenorm.torch.conversion import convert, revert
 from truenorm.torch.folding import FoldingReport, fold
 from truenorm.torch.freezing import freeze, thaw
 from truenorm.torch.interchange import ForeignLayer, from_flax, from_keras, to_flax, to_keras
@@ -35,6 +35,7 @@ from truenorm.torch.microbatches import together
 from truenorm.torch.pattern_layer import Normalize
 from truenorm.torch.reestimation import reestimate
 from truenorm.torch.replacement import FrozenBatchNorm1d, FrozenBatchNorm2d, FrozenBatchNorm3d
+from truenorm.torch.reports import ConversionReport
 from truenorm.torch.synchronization import merge_running, sync, unsync
 from truenorm.torch.tracking import PaddedReport, PaddingWarning, padded
 

@@ -11,16 +11,16 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from truenorm.torch.conversion import _check_model
 from truenorm.torch.layers import _BatchNorm
 from truenorm.torch.replacement import FrozenBatchNorm
+from truenorm.torch.reports import check_model
 
 Named = list[tuple[str, Any]]  # name and layer
 
 
 def batch_norms(who: str, model: nn.Module) -> Named:
     """All of them. who: the function that asks, for its errors."""
-    _check_model(who, model)
+    check_model(who, model)
     found: Named = []
     for name, layer in model.named_modules():
         if not isinstance(layer, TorchBatchNorm):

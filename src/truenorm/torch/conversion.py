@@ -14,8 +14,7 @@ as they are, optimizers stay valid, and the keys of `state_dict` do not change.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,6 +37,7 @@ from truenorm.torch.replacement import (
     replace_kind,
     restore_kind,
 )
+from truenorm.torch.reports import Change, ConversionReport, check_model, name_of
 
 COUNTERPARTS: dict[type[nn.Module], type[nn.Module]] = {
     getattr(nn, name): getattr(module, name)
@@ -47,31 +47,6 @@ COUNTERPARTS: dict[type[nn.Module], type[nn.Module]] = {
 }
 OPTIONS: tuple[str, ...] = ("padding", "on_single", "half_life")
 MARK = "_converted_from"  # in the __dict__ of a converted layer: an Original
-
-
-@dataclass(frozen=True)
-class Change:
-    """A layer of a model: its name, its class, and what was done to it, or why it was left."""
-
-    name: str
-    layer: str
-    outcome: str
-
-
-@dataclass(frozen=True)
-class ConversionReport:
-    """What `convert` or `revert` did. `print(report)` shows a line for each layer."""
-
-    verb: str
-    changed: tuple[Change, ...]
-    left: tuple[Change, ...]
-
-    def __str__(self) -> str:
-        lines = [f"{len(self.changed)} normalization {_plural('layer', len(self.changed))} {self.verb}"]
-        lines += _table(self.changed)
-        if self.left:
-            lines += [f"{len(self.left)} left as {'it is' if len(self.left) == 1 else 'they are'}", *_table(self.left)]
-        return "\n".join(lines)
 
 
 def convert(
@@ -98,7 +73,7 @@ def convert(
     1 normalization layer converted
       1  BatchNorm1d  truenorm.BatchNorm1d
     """
-    _check_model("convert", model)
+    check_model("convert", model)
     functional.check_options(padding, on_single)
     check_kind(to, groups)
     changed: list[Change] = []
@@ -112,13 +87,13 @@ def convert(
             reason = None if ours else _reason_to_leave(layer)
             if reason is None and (to is None if ours else _torch_class(layer) is None):
                 continue
-            was, snapshot = _name_of(layer), _Snapshot(layer)
+            was, snapshot = name_of(layer), _Snapshot(layer)
             if reason is None:
                 before.append(snapshot)
                 reason = _convert_layer(layer, name, padding, on_single, to, groups)
                 if reason is not None:
                     snapshot.restore()
-            outcome = _name_of(layer) if reason is None else reason
+            outcome = name_of(layer) if reason is None else reason
             (changed if reason is None else left).append(Change(name, was, outcome))
     except BaseException:
         for snapshot in reversed(before):
@@ -132,12 +107,12 @@ def revert(model: nn.Module) -> ConversionReport:
 
     Layers that were truenorm's before are not touched. Parameters and buffers keep what they have learned since.
     """
-    _check_model("revert", model)
+    check_model("revert", model)
     changed, left = [], []
     for name, layer in model.named_modules():
         if MARK not in vars(layer):
             continue
-        before = _name_of(layer)
+        before = name_of(layer)
         if parametrize.is_parametrized(layer) and not _is_parametrized(vars(layer)[MARK].cls):
             left.append(Change(name, before, "parametrized after it was converted: remove_parametrizations first"))
             continue
@@ -145,7 +120,7 @@ def revert(model: nn.Module) -> ConversionReport:
             left.append(Change(name, before, reason))
             continue
         _revert_layer(layer)
-        changed.append(Change(name, before, _name_of(layer)))
+        changed.append(Change(name, before, name_of(layer)))
     return ConversionReport("reverted", tuple(changed), tuple(left))
 
 
@@ -291,27 +266,3 @@ def _remake(cls: type[nn.Module], frozen: bool) -> nn.Module:
     made = _ragged_class(layer)
     layer.__class__ = frozen_class(made) if frozen else made
     return layer
-
-
-# ---- words ----
-
-
-def _check_model(who: str, model: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"{who}: model must be a torch.nn.Module, got {type(model).__name__}.")
-
-
-def _name_of(layer: nn.Module) -> str:
-    name = getattr(layer, "original_name", type(layer).__name__)
-    return f"truenorm.{name}" if isinstance(layer, _RaggedLayer) else str(name)
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
-
-
-def _table(changes: tuple[Change, ...]) -> Iterator[str]:
-    names = [change.name or "(the model)" for change in changes]
-    widths = [max(map(len, column), default=0) for column in (names, [change.layer for change in changes])]
-    for name, change in zip(names, changes, strict=True):
-        yield f"  {name:<{widths[0]}}  {change.layer:<{widths[1]}}  {change.outcome}"

@@ -23,8 +23,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils import parametrize
 
 from truenorm.torch._batch_norms import refuse_lazy
-from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
 from truenorm.torch.layers import _BatchNorm, _TrackingLayer
+from truenorm.torch.reports import Change, ConversionReport, check_model, name_of
 
 MARKS = {"frozen", "_required_grad"}
 REQUIRED_GRAD = "_required_grad"  # in the __dict__ of a layer: by name, whether its parameters required a gradient
@@ -49,7 +49,7 @@ def freeze(
     1 normalization layer frozen
       1  truenorm.BatchNorm1d  statistics, weight
     """
-    _check_model("freeze", model)
+    check_model("freeze", model)
     found: list[tuple[str, Any]] = [
         (name, layer)
         for name, layer in model.named_modules()
@@ -78,13 +78,13 @@ def freeze(
                 parameter.requires_grad_(False)
                 parameter.grad = None  # an optimizer would still apply it
         done = [*(["statistics"] if statistics else []), *(part for part, flags in was.items() if flags)]
-        changed.append(Change(name, _name_of(layer), ", ".join(done)))
+        changed.append(Change(name, name_of(layer), ", ".join(done)))
     return ConversionReport("frozen", tuple(changed), ())
 
 
 def thaw(model: nn.Module) -> ConversionReport:
     """Undo `freeze`: statistics follow the data again in training, and parameters get back their `requires_grad`."""
-    _check_model("thaw", model)
+    check_model("thaw", model)
     found = [(name, one) for name, one in model.named_modules() if not vars(one).keys().isdisjoint(MARKS)]
     for name, layer in found:
         for part, flags in vars(layer).get(REQUIRED_GRAD, {}).items():
@@ -101,7 +101,7 @@ def thaw(model: nn.Module) -> ConversionReport:
             for parameter, flag in zip(_parameters(layer, part), flags, strict=True):
                 parameter.requires_grad_(flag)
         done = [*(["statistics"] if own.pop("frozen", False) else []), *(part for part, flags in was.items() if flags)]
-        changed.append(Change(name, _name_of(layer), ", ".join(done)))
+        changed.append(Change(name, name_of(layer), ", ".join(done)))
     return ConversionReport("thawed", tuple(changed), ())
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -31,11 +31,10 @@ from torch.autograd.function import once_differentiable
 
 from truenorm.torch import _compat, _running
 from truenorm.torch._batch_norms import Named, batch_norms
+from truenorm.torch._batches import Forward, call_model
 from truenorm.torch._formula import merge_tables
 from truenorm.torch._pooled import Exchange
 from truenorm.torch.tracking.activation import padding_is_followed
-
-Forward = Callable[[Any, Any], Any]
 
 
 def together(model: nn.Module, microbatches: Sequence[Any], forward: Forward | None = None) -> list[Any]:
@@ -78,13 +77,6 @@ def together(model: nn.Module, microbatches: Sequence[Any], forward: Forward | N
     if meeting.error is not None:
         raise meeting.error
     return [future.result() for future in futures]
-
-
-def call_model(model: Any, batch: Any) -> Any:
-    """The model's output for a batch: a tensor, a tuple or list that begins with the input, or a dict of arguments."""
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    return model(batch[0] if isinstance(batch, tuple | list) else batch)
 
 
 def _state_of_this_thread() -> Callable[[], Any]:

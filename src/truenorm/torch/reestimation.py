@@ -27,12 +27,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from truenorm.torch._batch_norms import Named, tracking_batch_norms
+from truenorm.torch._batches import Forward, call_model
 from truenorm.torch._formula import merge_tables, wire_dtype
 from truenorm.torch._processes import Processes, ProcessExchange
 from truenorm.torch._running import DDOF
 from truenorm.torch.accumulation import Stage, StagingExchange
-from truenorm.torch.conversion import _check_model
-from truenorm.torch.microbatches import Forward, call_model
+from truenorm.torch.reports import check_model
 
 
 def reestimate(
@@ -60,7 +60,7 @@ def reestimate(
     >>> layer.running_mean, round(layer.running_var.item(), 4), layer.num_batches_tracked
     (tensor([3.]), 4.0, tensor(2))
     """
-    _check_model("reestimate", model)
+    check_model("reestimate", model)
     if isinstance(model, DistributedDataParallel):  # each forward of the wrapper sends buffers, and ranks may differ
         model = model.module
     layers = tracking_batch_norms("reestimate", model)

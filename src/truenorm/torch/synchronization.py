@@ -21,8 +21,8 @@ from truenorm.torch._batch_norms import batch_norms, tracking_batch_norms
 from truenorm.torch._formula import merge_tables, wire_dtype
 from truenorm.torch._half_life import HalfLife
 from truenorm.torch._processes import Processes, ProcessExchange
-from truenorm.torch.conversion import Change, ConversionReport, _check_model, _name_of
 from truenorm.torch.microbatches import ThreadExchange
+from truenorm.torch.reports import Change, ConversionReport, check_model, name_of
 
 
 def sync(model: nn.Module, process_group: Any = None) -> ConversionReport:
@@ -46,17 +46,17 @@ def sync(model: nn.Module, process_group: Any = None) -> ConversionReport:
     for i, (_, layer) in enumerate(layers):
         layer.__dict__["_exchange"] = ProcessExchange(processes, i)
     over = "over all processes" if name is None else f"over the group {name!r}"
-    return ConversionReport("synchronized", tuple(Change(name, _name_of(one), over) for name, one in layers), ())
+    return ConversionReport("synchronized", tuple(Change(name, name_of(one), over) for name, one in layers), ())
 
 
 def unsync(model: nn.Module) -> ConversionReport:
     """Undo `sync`: each process has its own statistics again."""
-    _check_model("unsync", model)
+    check_model("unsync", model)
     changed = []
     for name, layer in model.named_modules():
         if isinstance(vars(layer).get("_exchange"), ProcessExchange):
             del vars(layer)["_exchange"]
-            changed.append(Change(name, _name_of(layer), "over this process"))
+            changed.append(Change(name, name_of(layer), "over this process"))
     return ConversionReport("unsynchronized", tuple(changed), ())
 
 

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truenorm.torch.conversion import Change, _check_model, _plural, _table
 from truenorm.torch.folding.connections import connect, map_tensors, tensors_in
 from truenorm.torch.folding.folded_layer import wide
 from truenorm.torch.folding.plan import Fold, make_plan
 from truenorm.torch.folding.verification import LayerCheck, compare_outputs
+from truenorm.torch.reports import Change, check_model, lines_of, lines_of_left, plural
 from truenorm.torch.tracking.activation import active
 
 _LAZY = (nn.UninitializedParameter, nn.parameter.UninitializedBuffer)
@@ -51,9 +51,8 @@ class FoldingReport:
     output_bound: float = 0.0
 
     def __str__(self) -> str:
-        lines = [f"{len(self.folded)} batch {_plural('norm', len(self.folded))} folded", *_table(self.folded)]
-        if self.left:
-            lines += [f"{len(self.left)} left as {'it is' if len(self.left) == 1 else 'they are'}", *_table(self.left)]
+        lines = [f"{len(self.folded)} batch {plural('norm', len(self.folded))} folded", *lines_of(self.folded)]
+        lines += lines_of_left(self.left)
         if self.folded:
             lines += [
                 "largest difference on the example",
@@ -82,7 +81,7 @@ def fold(model: nn.Module, example: Any) -> FoldingReport:
       folded layers  ..., at most ... by rounding
       outputs        ..., at most ... expected
     """
-    _check_model("fold", model)
+    check_model("fold", model)
     if any(isinstance(one, _LAZY) for one in (*model.parameters(), *model.buffers())):
         raise ValueError("fold: all layers must know their sizes, got lazy ones. Run the model once before.")
     if active.trackers:

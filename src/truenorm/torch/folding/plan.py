@@ -16,11 +16,11 @@ from typing import Any
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from truenorm.torch.conversion import Change, _name_of
 from truenorm.torch.folding.connections import Connections, Part, Way, input_of, is_inside, tensors_in
 from truenorm.torch.folding.folded_layer import LAYERS, FoldedLayer, affine_is_defined
 from truenorm.torch.folding.other_paths import called_by_methods, other_ways
 from truenorm.torch.layers import BatchNorm1d
+from truenorm.torch.reports import Change, name_of
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 FORWARDS = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward, BatchNorm1d.forward)
@@ -71,7 +71,7 @@ class _Planner:
         while True:  # a norm may come next to a layer when the one between them is folded
             before = len(folded)
             for norm in [norm for norm in norms if norm not in folded]:
-                name, kind, into = self.names[norm], _name_of(norm), self._place(norm)
+                name, kind, into = self.names[norm], name_of(norm), self._place(norm)
                 if isinstance(into, str):
                     left[norm] = Change(name, kind, into)
                 else:
@@ -246,7 +246,7 @@ class _Planner:
     # ---- words ----
 
     def _called(self, module: nn.Module) -> str:
-        return f"{_name_of(module)} {self.names[module]!r}"
+        return f"{name_of(module)} {self.names[module]!r}"
 
     def _source(self, node: fx.Node | None, way: Way) -> str:
         from_outside = node is not None and node.op == "call_function" and _is_placeholder(input_of(node))
