@@ -1,6 +1,6 @@
 """The process that measures: two processors, two threads, and an allocator that keeps freed memory.
 
-The first access to a page of a new large array costs a page fault, and together these cost more than normalising the
+The first access to a page of a new large array costs a page fault, and together these cost more than normalizing the
 array. By default glibc is therefore set to reuse freed memory, in huge pages (NumPy asks for these by itself, torch
 does not), for all implementations. `allocator="system"` leaves the defaults. The page faults of each call are counted,
 so the results show whether the setting worked.

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from truenorm.cli import main
+from truenorm.lab.executors import Workers, in_process
 from truenorm.lab.grid import Grid
 from truenorm.lab.results import Results, make_plan
 
@@ -61,12 +62,12 @@ def test_the_cells_are_shown_best_first_and_written_as_csv(
     arguments = [*small(words, "--lr", "0.1,1e30", "--activation", "relu"), "--workers", "1", "--out", str(out)]
     code, shown, err = called(capsys, *arguments, "--csv", str(table))
     assert code == 0
-    assert "8 of 8 trials, about 0 s left\n" in err
+    assert "8 of 8 trials\n" in err
     header, *rows = (line.split() for line in shown.splitlines()[:5])
     assert header == ["norm", "lr", "held-out", "loss", "accuracy", "trials", "diverged"]
     assert [row[0] for row in rows if row[1] == "0.1"] == [row[0] for row in rows[:2]]
     assert [row[-2:] for row in rows if row[:2] == ["none", "1e+30"]] == [["2", "2"]]
-    assert shown.endswith(f"Saved in {out}.\n")
+    assert shown.endswith(f"Saved in {out}. To see more: truenorm report {out}\n")
     with table.open(encoding="utf-8", newline="") as file:
         written = list(csv.DictReader(file))
     assert len(written) == 8
@@ -86,7 +87,7 @@ def test_a_list_of_the_lab_is_no_file(
     monkeypatch.chdir(tmp_path)
     options = ["--data", source, "--norm", "none", "--hidden", "4", "--steps", "2", "--seeds", "1", "--workers", "1"]
     code, _, err = called(capsys, *options, "--out", "out")
-    assert (code, err) == (0, "1 of 1 trials, about 0 s left\n")
+    assert (code, err) == (0, "1 of 1 trials\n")
     assert list(json.loads(Path("out/grid.json").read_text())["data"]) == [f"words {source}"]
 
 
@@ -143,7 +144,7 @@ def test_what_depends_on_the_machine_is_written_now_and_then(
     words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is killed writes nothing at its end."""
-    monkeypatch.setattr("truenorm.cli.compare.WRITE_SECONDS", -1.0)
+    monkeypatch.setattr("truenorm.cli.trials.WRITE_SECONDS", -1.0)
     monkeypatch.setattr(Results, "__exit__", lambda results, *_: results._files.__exit__(None, None, None))
     run_whole(words, tmp_path / "out", capsys)
     machine = json.loads((tmp_path / "out/machine.json").read_text())
@@ -244,6 +245,28 @@ def test_results_of_another_version_are_refused(
     message = f"truenorm: {tmp_path}/out: the results are of another version of truenorm. Choose another --out.\n"
     for arguments in ([], small(words)):
         assert called(capsys, *arguments, "--out", str(tmp_path / "out")) == (2, "", message)
+
+
+def test_a_cluster_is_left_when_the_directory_cannot_be_used(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    pool = Workers(1, 0, in_process().open, close=lambda: closed.append(True))
+    monkeypatch.setattr("truenorm.cli.trials.cluster", lambda address: pool)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/precious.txt").touch()
+    code, _, err = called(capsys, *small(words), "--out", str(tmp_path / "out"), "--dask", "x:1")
+    assert (code, closed) == (2, [True])
+    assert "a new or empty directory, got one with precious.txt" in err
+
+
+def test_seeds_can_be_added(words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = run_whole(words, tmp_path / "whole", capsys, "--seeds", "3")
+    run_whole(words, tmp_path / "out", capsys)
+    code, _, err = called(capsys, *small(words, "--seeds", "3"), "--workers", "1", "--out", str(tmp_path / "out"))
+    assert code == 0
+    assert err.startswith("4 of 6 trials are there already.\n")
+    assert contents(tmp_path / "out") == whole
 
 
 # ---- a cluster ----

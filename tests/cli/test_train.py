@@ -157,7 +157,7 @@ def test_the_help_of_train_is_in_groups() -> None:
         "Data:",
         "Network:",
         "Norm:",
-        "Optimisation:",
+        "Optimization:",
         "Output:",
         "Other:",
         "  Examples to try first:",
@@ -170,7 +170,7 @@ def test_the_help_of_train_is_in_groups() -> None:
         "Data:": "--task",
         "Network:": "--hidden",
         "Norm:": "--norm-at",
-        "Optimisation:": "--lr",
+        "Optimization:": "--lr",
     }.items():
         assert f"  {option} " in groups[head]
     named = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", shown, re.MULTILINE))

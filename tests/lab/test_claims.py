@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from truenorm.lab.claims import CLAIMS
-from truenorm.lab.claims.claim import Bounds, Claim, Effects, Found, Statement, combined, exact, headline, judge
+from truenorm.lab.claims.claim import Bounds, Claim, Effects, Statement, TrialResults, combined, exact, headline, judge
 from truenorm.lab.claims.training import TARGET, at_best_lr, largest_lr, last_finite, last_useful, steps_to
 from truenorm.lab.config import Config, make_config
 from truenorm.lab.intervals import t_interval, t_quantile
 from truenorm.lab.layers import ForwardContext
-from truenorm.lab.measures import _drift, _gradient_shifts, _input_moments, gradients, padding, shift, undo
+from truenorm.lab.measures import Result, _drift, _gradient_shifts, _input_moments, gradients, padding, shift, undo
 from truenorm.lab.training import Trainer, prepare
-from truenorm.lab.trial import Result, Trial
+from truenorm.lab.trial import Trial
 
 # ---- intervals and verdicts ----
 
@@ -67,13 +67,13 @@ def stated(effects: Effects, side: Any = "above", threshold: float = 0.5) -> Sta
     ],
 )
 def test_the_rule_for_a_verdict(effects: Effects, side: Any, verdict: str) -> None:
-    finding = judge(stated(effects, side), Found([]))
+    finding = judge(stated(effects, side), TrialResults([]))
     assert finding.verdict == verdict
     assert finding.effects == tuple(effects.values())
 
 
 def test_a_seed_without_an_effect_is_not_left_out() -> None:
-    found = Found((Trial("undo", make_config({"seed": seed})), None) for seed in range(7))
+    found = TrialResults((Trial("undo", make_config({"seed": seed})), None) for seed in range(7))
     finding = judge(stated(about(1.0, 6)), found)
     assert (finding.verdict, finding.seeds, finding.known) == ("undecided", "6 of 7", 6)
     assert (finding.mean_text, finding.interval_text) == ("unknown", "unbounded")
@@ -83,11 +83,11 @@ def test_a_seed_without_an_effect_is_not_left_out() -> None:
 
 def test_bounds_are_intervals_of_their_own() -> None:
     effects = {seed: Bounds(low, low + 1 + 0.1 * low) for seed, low in enumerate((1.0, 1.3, 0.8, 1.1, 1.2))}
-    finding = judge(stated(effects), Found([]))
+    finding = judge(stated(effects), TrialResults([]))
     assert finding.low == t_interval([one.low for one in effects.values()])[0]
     assert finding.high == t_interval([one.high for one in effects.values()])[1]
     assert finding.mean == pytest.approx(1.08 + 0.5 + 0.054)
-    upper = judge(stated({**effects, 0: Bounds(-math.inf, 2.0)}), Found([]))
+    upper = judge(stated({**effects, 0: Bounds(-math.inf, 2.0)}), TrialResults([]))
     assert (upper.low, upper.interval_text) == (-math.inf, f"below {upper.high:.3g}")
 
 
@@ -97,7 +97,7 @@ def test_a_claim_with_several_statements() -> None:
 
     def found_out(*names: str) -> tuple[str, str]:
         statements = tuple(stated(about(means[name], 6)) for name in names)
-        findings = Claim("x", "x", "", lambda quick, seeds: [], statements).judge(Found([]))
+        findings = Claim("x", "x", "", lambda quick, seeds: [], statements).judge(TrialResults([]))
         assert [one.verdict for one in findings] == list(names)
         for one in findings:
             values = [value.low for value in one.effects]
@@ -170,7 +170,7 @@ def found_in(claim: Claim, labels: dict[str, dict[str, str]], seeds: int = 6) ->
 
 
 def verdict_of(claim: Claim, labels: dict[str, dict[str, str]], seeds: int = 6) -> str:
-    return combined(claim.judge(Found(found_in(claim, labels, seeds).values())))
+    return combined(claim.judge(TrialResults(found_in(claim, labels, seeds).values())))
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=lambda claim: claim.name)
@@ -193,18 +193,18 @@ def spoiled(result: Result) -> Result:
 def test_trials_that_are_missing_or_without_numbers_decide_nothing(claim: Claim) -> None:
     trials = list(found_in(claim, {}).values())
     first = min(trial.config.seed for trial, _ in trials)
-    missing = claim.judge(Found((trial, None if trial.config.seed == first else one) for trial, one in trials))
+    missing = claim.judge(TrialResults((trial, None if trial.config.seed == first else one) for trial, one in trials))
     assert {(finding.verdict, len(finding.effects)) for finding in missing} == {("undecided", 6)}
     known = 0 if claim.name in ("convergence", "placement", "inputs") else 5  # the best rate depends on all seeds
     assert {finding.known for finding in missing} == {known}
     if claim.name != "convergence":  # its curves are those of before the divergence
-        useless = claim.judge(Found((trial, spoiled(one)) for trial, one in trials if one is not None))
+        useless = claim.judge(TrialResults((trial, spoiled(one)) for trial, one in trials if one is not None))
         assert {finding.verdict for finding in useless} == {"undecided"}
 
 
 def test_a_failed_trial_is_left_out_and_an_ambiguous_selection_is_an_error() -> None:
     trials = [Trial("train", make_config({"seed": seed, "lr": lr})) for seed in (0, 1) for lr in (0.1, 0.2)]
-    found = Found((trial, None if trial is trials[0] else {"number": 1}) for trial in trials)
+    found = TrialResults((trial, None if trial is trials[0] else {"number": 1}) for trial in trials)
     assert found.by_seed(lr=0.1) == {1: {"number": 1}}
     assert found.values("lr") == [0.1, 0.2]
     assert found.seeds == {0, 1}
@@ -233,7 +233,7 @@ def test_trainings_that_never_reach_the_target_only_give_bounds(reach: str) -> N
         first = (100 if config.norm == "batch" else 400) * (1 + abs(math.log2(config.lr))) + config.seed % 10
         curve = {"step": [first, config.steps], "loss": [3, 3], "held_out": [3.0, 3.0] if never else [2.4, 2.4]}
         trials[name] = trial, result | {"curve": curve}
-    for finding in claim.judge(Found(trials.values())):
+    for finding in claim.judge(TrialResults(trials.values())):
         assert finding.verdict == ("undecided" if reach == "neither" else "supported")
         assert finding.high == math.inf
         assert math.isfinite(finding.low) == (reach != "neither")
@@ -247,7 +247,9 @@ def test_the_best_rate_of_a_seed_is_chosen_by_the_others() -> None:
     scores: dict[float, tuple[int, ...]] = {0.1: (9, 9, 9), 0.2: (1, 1, 7), 0.4: (2, 2, 2), 0.8: (9, 9, 9)}
 
     def best(scores: dict[float, tuple[int, ...]]) -> Effects:
-        found = Found(trained(lr, seed, score=one) for lr, some in scores.items() for seed, one in enumerate(some))
+        found = TrialResults(
+            trained(lr, seed, score=one) for lr, some in scores.items() for seed, one in enumerate(some)
+        )
         return at_best_lr(found, lambda one: one["score"], lambda one: Bounds(one["score"], one["score"]))
 
     # Seeds 0 and 1 are judged at 0.4, the best of (1, 7) and (2, 2). Seed 2 is judged at 0.2: that is its worst.
@@ -283,8 +285,8 @@ def test_the_largest_rate_lies_between_two_that_were_tried(
     ]
     for last, (low, high) in ((last_finite, stable), (last_useful, useful)):
         expected = math.log2(low) if low else -math.inf, math.log2(high) if math.isfinite(high) else math.inf
-        assert largest_lr(Found(results), "batch", last) == {3: expected}
-    assert largest_lr(Found([*results[:3], (results[3][0], None)]), "batch", last_finite) == {}
+        assert largest_lr(TrialResults(results), "batch", last) == {3: expected}
+    assert largest_lr(TrialResults([*results[:3], (results[3][0], None)]), "batch", last_finite) == {}
 
 
 # ---- measures ----

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import sys
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,10 +27,11 @@ from fake_trials import (
     small_grid,
 )
 
-from truenorm.lab.dispatch import Handlers, run_all
-from truenorm.lab.executors import Workers, _require_same_versions, in_process, processes
+from truenorm.lab import executors
+from truenorm.lab.dispatch import NOTHING_RUNS, WORKER_ENDED, Handlers, run_all
+from truenorm.lab.executors import Workers, _require_same_versions, cluster, in_process, processes
 from truenorm.lab.results import Results, make_plan
-from truenorm.lab.summary import summarise
+from truenorm.lab.summary import summarize
 from truenorm.lab.trial import Trial
 
 
@@ -91,6 +99,40 @@ class Cluster:
         return {"tcp://a": function(), "tcp://b": function() | self.versions}
 
 
+@contextmanager
+def listening() -> Iterator[str]:
+    """The address of a server that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("slow", ["nobody", "silent", "lookup"])
+def test_a_cluster_that_cannot_be_reached_is_said_soon(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before distributed is imported, which takes seconds: here it cannot be."""
+    module = ModuleType("distributed")
+    module.__spec__ = ModuleSpec("distributed", None)
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    monkeypatch.setattr(executors, "CONNECT_SECONDS", 0.2)
+    never = threading.Event()
+
+    def wait_and_fail(*_: object) -> None:
+        never.wait(20)
+        raise OSError("no such name")
+
+    if slow == "lookup":  # the limit of a socket begins after its name was looked up
+        monkeypatch.setattr(socket, "create_connection", wait_and_fail)
+    begin = time.monotonic()
+    with (
+        listening() as address,
+        pytest.raises(ValueError, match=r"^--dask: the address of a running scheduler") as error,
+    ):
+        cluster("127.0.0.1:1" if slow == "nobody" else address)
+    never.set()
+    assert time.monotonic() - begin < 2
+    reason = "[Errno 111] Connection refused" if slow == "nobody" else "timed out"
+    assert f"which cannot be reached ({reason}). Start one: dask scheduler" in str(error.value)
+
+
 def test_workers_of_a_cluster_need_the_same_versions() -> None:
     _require_same_versions(Cluster({}))
     for versions, message in (
@@ -123,8 +165,11 @@ def test_a_scheduler_that_is_gone_ends_the_work(words: Path, lost: Exception) ->
 
     record = Record()
     with pytest.raises(ValueError, match=r"^the scheduler of the cluster is gone\. Finished trials are saved; "):
-        run_all(small_grid(words, seeds=1).trials(), Workers(1, 0, Gone), record.handlers, fake_work)
+        run_all(small_grid(words, seeds=1).trials(), Workers(1, 0, Gone, cluster=True), record.handlers, fake_work)
     assert record.failed == {}
+    if isinstance(lost, RuntimeError):  # of other executors it is what it says
+        with pytest.raises(RuntimeError, match=r"^Client is closed$"):
+            run_all(small_grid(words, seeds=1).trials(), Workers(1, 0, Gone), record.handlers, fake_work)
 
 
 def test_processes_give_the_bytes_of_one_process_and_a_killed_one_is_replaced(words: Path) -> None:
@@ -139,17 +184,91 @@ def test_processes_give_the_bytes_of_one_process_and_a_killed_one_is_replaced(wo
 
 
 @pytest.mark.slow
-def test_only_the_trial_that_ends_its_worker_twice_has_failed(words: Path) -> None:
+def test_only_the_trials_that_end_their_worker_have_failed(words: Path) -> None:
     grid, record = small_grid(words, seeds=4), Record()
     run_all(grid.trials(), processes(2), record.handlers, kill_worker_for_seed_1)
     assert record.done.keys() == names(grid.trials(), 0, 2, 3)
-    message = "its worker ended 2 times (killed, or out of memory)"
-    assert record.failed == dict.fromkeys(names(grid.trials(), 1), message)
+    assert record.failed == dict.fromkeys(names(grid.trials(), 1), WORKER_ENDED)
+
+
+class Fragile:
+    """Executors that break, with all that was submitted, when a trial of a `deadly` seed runs, or at each of the first
+    `accidents` trials. Records what ran side by side."""
+
+    def __init__(self, deadly: tuple[int, ...] = (), accidents: int = 0) -> None:
+        self.deadly, self.accidents = deadly, accidents
+        self.side_by_side: list[list[int]] = []
+        self.opened = 0
+
+    def __enter__(self) -> Executor:
+        self.opened += 1
+        return _FragileExecutor(self)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class _FragileExecutor(Executor):
+    """Runs its calls a moment after the last of them was submitted."""
+
+    def __init__(self, owner: Fragile) -> None:
+        self.owner = owner
+        self.waiting: list[tuple[Future[Any], Any, Trial]] = []
+        self.timer: threading.Timer | None = None
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, fn, args[0]))
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = threading.Timer(0.1, self._run)
+        self.timer.start()
+        return future
+
+    def _run(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        self.owner.side_by_side.append(sorted(trial.config.seed for _, _, trial in waiting))
+        accident = self.owner.accidents > 0
+        self.owner.accidents -= accident
+        broken = accident or any(trial.config.seed in self.owner.deadly for _, _, trial in waiting)
+        for future, fn, trial in waiting:
+            future.set_exception(BrokenExecutor()) if broken else future.set_result(fn(trial))
+
+
+def test_after_an_accident_lost_trials_run_side_by_side_again(words: Path) -> None:
+    pool, record = Fragile(accidents=1), Record()
+    run_all(
+        small_grid(words, seeds=8, norm=("none",)).trials(), Workers(4, 0, lambda: pool), record.handlers, fake_work
+    )
+    assert len(record.done) == 8
+    assert pool.side_by_side[:2] == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert pool.opened == 2
+    assert record.events == ["a worker ended (killed, or out of memory): 4 trials start again"]
+
+
+def test_a_trial_has_failed_when_its_worker_ends_while_it_is_alone(words: Path) -> None:
+    """Others that were lost with it have not, though some of them were lost as often."""
+    grid, pool, record = small_grid(words, seeds=8, norm=("none",)), Fragile(deadly=(2,)), Record()
+    run_all(grid.trials(), Workers(4, 0, lambda: pool), record.handlers, fake_work)
+    assert record.done.keys() == names(grid.trials(), 0, 1, 3, 4, 5, 6, 7)
+    assert record.failed == dict.fromkeys(names(grid.trials(), 2), WORKER_ENDED)
+    together = [0, 1, 2, 3]
+    assert pool.side_by_side[:2] == [together, together]
+    assert sorted(pool.side_by_side[2:6]) == [[0], [1], [2], [3]]
+    assert pool.side_by_side[6] == [4, 5, 6, 7]
+
+
+def test_workers_that_never_do_anything_end_the_work(words: Path) -> None:
+    pool, record = Fragile(accidents=1000), Record()
+    with pytest.raises(ValueError, match=f"^{re.escape(NOTHING_RUNS)}$"):
+        run_all(small_grid(words, seeds=50).trials(), Workers(2, 2, lambda: pool), record.handlers, fake_work)
+    assert pool.opened < 10
+    assert record.done == {}
 
 
 @pytest.mark.slow
 def test_a_large_grid_takes_little_memory(words: Path, tmp_path: Path) -> None:
-    """It is planned, run, resumed and summarised. Its curves would take 5 MB, but they are never all in memory."""
+    """It is planned, run, resumed and summarized. Its curves would take 5 MB, but they are never all in memory."""
     lrs, scales = (tuple((1 + number) / 100 for number in range(count)) for count in (8, 10))
     tracemalloc.start()
     grid = small_grid(words, seeds=5, lr=lrs, init_scale=scales)
@@ -164,9 +283,9 @@ def test_a_large_grid_takes_little_memory(words: Path, tmp_path: Path) -> None:
         run_all(
             (one for one in grid.trials() if one.name not in finished), in_process(), handlers_of(results), fake_work
         )
-        cells = summarise(results.read(), grid.varied())
+        cells = summarize(results.read(), grid.varied())
     assert [cell.missing for cell in cells] == [0] * 160
-    assert [cell.losses for cell in cells[:1]] == [[0.01, 1.01, 2.01, 3.01, 4.01]]
+    assert cells[0].losses == {0: 0.01, 1: 1.01, 2: 2.01, 3: 3.01, 4: 4.01}
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2e6

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from fake_trials import small_grid
 
-from truenorm.lab.config import make_config
-from truenorm.lab.grid import Grid, estimate_seconds, make_grid, parse_axis
+from truenorm.cli.compare import _grid
+from truenorm.cli.compare import command as compare_command
+from truenorm.lab.config import Config, make_config
+from truenorm.lab.estimate import estimate_seconds
+from truenorm.lab.grid import Grid, make_grid, parse_axis
 from truenorm.lab.training import Trainer
 from truenorm.lab.trial import Trial
 
@@ -35,6 +38,9 @@ def test_an_option_without_a_meaning_in_a_cell_does_not_double_the_cell(words: P
     assert options(grid, "norm", "norm_at") == [("none", "before"), ("batch", "after"), ("batch", "before")]
     optimizers = small_grid(words, seeds=1, optimizer=("sgd", "adam"), momentum=(0.9,), norm=("none",))
     assert options(optimizers, "optimizer", "momentum") == [("sgd", 0.9), ("adam", 0.0)]
+    axes = {"task": ("gender",), "norm": ("none", "layer"), "statistics_over": ("all", "valid")}
+    padded = make_grid("train", axes)  # an option that depends on two others
+    assert options(padded, "norm", "statistics_over") == [("none", "valid"), ("layer", "all"), ("layer", "valid")]
 
 
 def test_the_name_of_a_trial_is_a_hash_of_all_that_it_depends_on() -> None:
@@ -130,7 +136,7 @@ def test_the_estimate_is_the_time_of_preparation_steps_and_evaluations(
 
         return timed
 
-    monkeypatch.setattr("truenorm.lab.grid.time.perf_counter", lambda: clock)
+    monkeypatch.setattr("truenorm.lab.estimate.time.perf_counter", lambda: clock)
     monkeypatch.setattr(Trainer, "train_step", passes(1.0, Trainer.train_step))
     monkeypatch.setattr(Trainer, "evaluate", passes(10.0, Trainer.evaluate))
     short, long = (list(small_grid(words, seeds=1, norm=("batch",), steps=(n,)).trials()) for n in (100, 1000))
@@ -140,3 +146,29 @@ def test_the_estimate_is_the_time_of_preparation_steps_and_evaluations(
     assert estimate_seconds(short * 3 + long, 4) == pytest.approx(3 * first + second)
     assert estimate_seconds(long * 100, 100) == pytest.approx(100 * second)
     assert estimate_seconds([], 0) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--norm", "none,batch", "--lr", "0.1,1e-05,3", "--seeds", "3"],
+        ["--task", "table", "--data", "students", "--standardize", "yes,no", "--seeds", "1"],
+        ["--task", "gender", "--statistics-over", "valid,all", "--max-length", "11,44", "--dropout", "0,0.5"],
+        ["--data", "surnames", "--momentum", "0.5", "--dtype", "float64", "--batch", "8", "--seeds", "2"],
+    ],
+)
+def test_the_command_line_of_a_grid_makes_it_again(arguments: list[str]) -> None:
+    grid = grid_of(arguments)
+    line = grid.command_line("a directory")
+    assert line is not None
+    assert line[:2] == ["truenorm", "compare"]
+    assert line[-2:] == ["--out", "a directory"]
+    assert grid_of(line[2:-2]) == grid
+    assert Grid("train", {"seed": (3, 4)}).command_line("out") is None
+    assert Grid("undo", {"seed": (0, 1)}).command_line("out") is None
+
+
+def grid_of(arguments: list[str]) -> Grid:
+    given = compare_command.make_context("compare", list(arguments)).params
+    axes = {name: text for name, text in given.items() if name in Config.model_fields and text is not None}
+    return _grid(axes, given["seeds"], None)

@@ -6,17 +6,18 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_trials import fake_work, small_grid
 from runs import ignore_report, never
 
+from truenorm.lab import checkpoint, run
 from truenorm.lab import results as store
-from truenorm.lab import run
 from truenorm.lab.config import make_config
 from truenorm.lab.grid import Grid
 from truenorm.lab.results import Results, make_plan
-from truenorm.lab.summary import summarise
+from truenorm.lab.summary import summarize
 from truenorm.lab.trial import Trial, run_trial
 
 
@@ -51,8 +52,8 @@ def test_a_trial_ends_with_the_numbers_of_truenorm_train(words: Path, tmp_path: 
 def test_every_configuration_is_read_back() -> None:
     """A tuple comes back from JSON as a list."""
     config = make_config({"steps": 5})
-    for trial in (Trial("train", config), Trial("train", config.extended(3))):
-        assert trial.decode(trial.encode({"number": 1.5})) == {"number": 1.5}
+    for trial in (Trial("undo", config), Trial("undo", config.extended(3))):
+        assert trial.decode(trial.encode({"error": 1.5})) == {"error": 1.5}
     assert Trial("train", config).name != Trial("train", config.extended(3)).name
 
 
@@ -133,7 +134,7 @@ def test_a_damaged_trial_counts_as_missing(words: Path, tmp_path: Path, spoil: C
 def test_an_option_without_a_meaning_is_an_empty_cell(words: Path) -> None:
     grid = small_grid(words, seeds=1, norm_at=("before", "after"))
     trials = [(trial, trial.decode(fake_work(trial)[0])) for trial in grid.trials()]
-    cells = summarise(trials, grid.varied())
+    cells = summarize(trials, grid.varied())
     assert [cell.options for cell in cells] == [
         {"norm": "none", "norm_at": ""},
         {"norm": "batch", "norm_at": "before"},
@@ -146,17 +147,55 @@ def test_an_option_without_a_meaning_is_an_empty_cell(words: Path) -> None:
 
 def test_another_grid_is_refused_unless_it_may_be_replaced(words: Path, tmp_path: Path) -> None:
     filled(tmp_path / "out", small_grid(words))
-    other = make_plan([small_grid(words, lr=(0.1, 0.2))])
+    other = make_plan([small_grid(words, seeds=1, lr=(0.1, 0.2))])  # a seed less
     message = re.escape(f"{tmp_path}/out: holds the results of another grid")
     with pytest.raises(ValueError, match=rf"^{message}\. Choose another --out\.$"):
         Results(tmp_path / "out", other)
     with Results(tmp_path / "out", other, replace=True) as results:
-        assert len(results.finished()) == 4  # lr 0.1 is the default
+        assert len(results.finished()) == 2  # lr 0.1 is the default
     with (
         Results(tmp_path / "new", make_plan([small_grid(words)])) as results,
         pytest.raises(ValueError, match=rf"^{message}, so it cannot be merged\.$"),
     ):
         results.merge(tmp_path / "out")
+
+
+def test_values_and_seeds_can_be_added(words: Path, tmp_path: Path) -> None:
+    filled(tmp_path / "out", small_grid(words))
+    larger = small_grid(words, seeds=3, lr=(0.1, 0.2))
+    with Results(tmp_path / "out", make_plan([larger])) as results:
+        assert len(results.finished()) == 4
+        finished = results.finished()
+        for trial in larger.trials():
+            if trial.name not in finished:
+                results.add(trial, *fake_work(trial))
+    filled(tmp_path / "whole", larger)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda result: result.clear(),
+        lambda result: result.pop("curve"),
+        lambda result: result["held_out"].pop("loss"),
+        lambda result: result.update(held_out=None),  # without `train` it must be null, too
+        lambda result: result["held_out"].update(loss="low"),
+        lambda result: result["held_out"].update(loss=float("nan")),
+        lambda result: result["curve"]["loss"].pop(),
+        lambda result: result.update(steps=None),
+    ],
+)
+def test_a_result_of_another_form_counts_as_missing(
+    words: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any]
+) -> None:
+    """Its digest is right: it is no secret, and a shard may come from somebody else."""
+    trial = next(small_grid(words).trials())
+    result = json.loads(fake_work(trial)[0])["result"]
+    assert trial.decode(trial.encode(result)) == result
+    change(result)
+    content = {"digest": checkpoint.NO_DIGEST, "measure": "train", "config": trial.config.saved(), "result": result}
+    assert trial.decode(checkpoint.seal(json.dumps(content).encode())) is None
 
 
 def test_data_that_changed_is_noticed(words: Path, tmp_path: Path) -> None:

@@ -156,12 +156,12 @@ def test_the_commands_repeat_a_run(given: dict[str, Any]) -> None:
 
 def test_the_commands_of_each_run_are_shown(html: str, folder: Path) -> None:
     text = html[html.index('id="repeat"') :]
-    data, out = folder / "words.txt", folder / "batch"
+    data, out = folder / "words.txt", "repeated/batch"  # another directory than that of the run
     assert (
         f"truenorm train --data {data} --hidden 8 --dropout 0.1 --optimizer adam --lr 0.01 --steps 12 --out {out}\n"
         in text
     )
-    assert f"truenorm report {folder / 'batch'} {folder / 'none'}\n" in text
+    assert "truenorm report repeated/batch repeated/none\n" in text
     assert "A run can only be repeated with the same file." in text
 
 
@@ -216,8 +216,11 @@ def test_names_from_files_are_text(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["."], "truenorm: .: not the directory of a run, it has no config.json.\n"),
-        (["missing"], "truenorm: missing: not the directory of a run, it does not exist.\n"),
+        (["."], "truenorm: .: neither a training run nor the results of a comparison: it has no config.json and no "),
+        (
+            ["missing"],
+            "truenorm: missing: neither a training run nor the results of a comparison: it does not exist.\n",
+        ),
         (["words.txt"], "truenorm: words.txt: Not a directory.\n"),
         (["batch", "./batch"], "truenorm: report: each run once, got batch twice.\n"),
         (["batch"] * 9, f"truenorm: report: at most {MAX_RUNS} runs side by side, got 9.\n"),

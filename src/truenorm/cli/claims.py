@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,18 @@ from rich.table import Table
 from rich.text import Text
 
 from truenorm.cli import Command
-from truenorm.cli.compare import FAILED, NOT_BOTH, duration, require_writable, run_missing, stop_signals, workers_for
 from truenorm.cli.signals import STOPPED
-from truenorm.cli.train import _Directory
+from truenorm.cli.train import Directory
+from truenorm.cli.trials import NOT_BOTH, require_writable, run_missing, show_failed, stop_signals, workers_for
+from truenorm.cli.trials_progress import duration
 from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
 from truenorm.lab.blas import one_blas_thread
 from truenorm.lab.claims import CLAIMS
-from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, Found, combined, headline
+from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, TrialResults, combined, headline
 from truenorm.lab.claims.document import document
 from truenorm.lab.claims.picture import picture
-from truenorm.lab.grid import Grid
 from truenorm.lab.results import Results, Session, make_plan
-from truenorm.lab.trial import Trial
 from truenorm.page import write_whole
 
 STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow", "mixed": "yellow"}
@@ -60,7 +58,7 @@ Press Ctrl-C to stop: finished trials stay in --out, and the same command goes o
 )
 @click.option(
     "--out",
-    type=_Directory(file_okay=False, path_type=Path),
+    type=Directory(file_okay=False, path_type=Path),
     default=Path("claims-results"),
     show_default=True,
     help="Directory of the trials.",
@@ -101,32 +99,30 @@ def command(
                 "--write: the name of a Markdown file, got one of a picture. Its picture is beside it."
             )
         require_writable(write, "--write")
+        require_writable(write.with_suffix(".svg"), "--write")
     count = seeds or (QUICK_SEEDS if quick else SEEDS)
     grids = {claim.name: list(claim.grids(quick, count)) for claim in claims}
     plan = make_plan([grid for some in grids.values() for grid in some])
-    pool = workers_for(workers, dask)
-    with Results(out, plan, replace=True) as results:
-        finished = results.finished()
+    with workers_for(workers, dask) as pool, Results(out, plan, replace=True) as results:
         missing = [trial for trial, result in results.read() if result is None]
-        if finished:
-            click.echo(f"{len(finished):,} of {len(finished) + len(missing):,} trials are there already.", err=True)
+        total = sum(1 for _ in results.trials())
+        if len(missing) < total:
+            click.echo(f"{total - len(missing):,} of {total:,} trials are there already.", err=True)
         try:
             with stop_signals():
                 run_missing(results, iter(missing), len(missing), pool)
         except KeyboardInterrupt:
             click.echo(f"\nStopped. Finished trials are in {printable(str(out))}; the same command goes on.", err=True)
             return STOPPED
-        found = {name: Found(_of(results, some)) for name, some in grids.items()}
-        seconds = [results.seconds.get(trial.name) for trial, _ in results.read()]
+        # One claim at a time: the curves of all trials together would take gigabytes with many seeds.
+        findings = {claim.name: claim.judge(TrialResults(results.read(grids[claim.name]))) for claim in claims}
+        seconds = [results.seconds.get(trial.name) for trial in results.trials()]
         sessions = list(results.sessions)
-        failed = dict(results.failed)
-    findings = {claim.name: claim.judge(found[claim.name]) for claim in claims}
-    if as_json:
-        click.echo(json.dumps([_as_dict(claim, findings[claim.name]) for claim in claims], indent=2))
-    else:
-        show(claims, findings)
-    for name, error in list(failed.items())[:10]:
-        click.echo(f"failed: trial {name}: {printable(error)}", err=True)
+        if as_json:
+            click.echo(json.dumps([_as_dict(claim, findings[claim.name]) for claim in claims], indent=2))
+        else:
+            show(claims, findings)
+        code = show_failed(results, total, "the same command")
     if write is not None:
         chosen = "".join(f" --only {name}" for name in only)
         repeat = (
@@ -139,7 +135,7 @@ def command(
         drawn = write.with_suffix(".svg")
         write_whole(drawn, picture(claims, findings).encode())
         write_whole(write, document(claims, findings, grids, repeat, machine, drawn.name).encode())
-    return FAILED if failed else 0
+    return code
 
 
 def _time_taken(seconds: list[float | None], sessions: list[Session]) -> str:
@@ -158,12 +154,6 @@ def _time_taken(seconds: list[float | None], sessions: list[Session]) -> str:
     wall = duration(sum(session["seconds"] for session in sessions))
     took = f"It took {wall} with {workers}{parts}. " if sessions else ""
     return f"{took}The times of {which} add up to {duration(sum(known))}."
-
-
-def _of(results: Results, grids: list[Grid]) -> Iterator[tuple[Trial, Any]]:
-    """The trials of these grids, out of all in the directory."""
-    names = {trial.name for grid in grids for trial in grid.trials()}
-    return ((trial, result) for trial, result in results.read() if trial.name in names)
 
 
 def show(claims: list[Claim], findings: dict[str, list[Finding]]) -> None:

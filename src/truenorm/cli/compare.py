@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import io
 import re
 import shlex
-import signal
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -20,26 +16,24 @@ from rich.text import Text
 
 from truenorm.cli import Command
 from truenorm.cli import train as train_command
-from truenorm.cli.signals import SIGNALS, STOPPED
-from truenorm.cli.trials_progress import trials_progress
+from truenorm.cli.signals import STOPPED
+from truenorm.cli.trials import NOT_BOTH, require_writable, run_missing, show_failed, stop_signals, workers_for
+from truenorm.cli.trials_progress import duration
 from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
 from truenorm.lab import results as store
 from truenorm.lab.blas import one_blas_thread
 from truenorm.lab.config import Config, data_source
-from truenorm.lab.dispatch import Handlers, run_all
-from truenorm.lab.executors import Workers, cluster, default_workers, in_process, processes
-from truenorm.lab.grid import Grid, estimate_seconds, make_grid, parse_axis
+from truenorm.lab.estimate import estimate_seconds
+from truenorm.lab.executors import default_workers
+from truenorm.lab.grid import Grid, make_grid, parse_axis
 from truenorm.lab.results import Results, make_plan
-from truenorm.lab.summary import mean_and_std, summarise, write_csv
+from truenorm.lab.summary import mean_and_std, summarize, write_csv
 from truenorm.lab.trial import Trial
+from truenorm.page import write_whole
 
 MOST_ROWS = 40  # of the table at the end
-SHOWN_FAILURES = 10
-WRITE_SECONDS = 10.0  # between two writes of machine.json: a process that is killed loses no more
-FAILED = 3  # exit code
 SEEDS = 5
-NOT_BOTH = "--workers: not with --dask, whose workers are started by dask worker."
 ONE_VALUE = ("data", "target")  # may hold commas
 
 
@@ -82,7 +76,7 @@ The results do not depend on the number or the kind of workers. Press Ctrl-C to 
 same command goes on. Exit code 3: some trials failed; they are listed, and tried again by the same command.
 """,
 )
-@click.option("--out", type=train_command._Directory(file_okay=False, path_type=Path), help="Directory of the results.")
+@click.option("--out", type=train_command.Directory(file_okay=False, path_type=Path), help="Directory of the results.")
 @click.option(
     "--seeds",
     type=click.IntRange(1, 100_000),
@@ -179,19 +173,6 @@ def _show_plan(grid: Grid, shard: tuple[int, int] | None, workers: int) -> None:
     click.echo(f"{count:,} trials; about {duration(seconds)} with {one} of this machine.")
 
 
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    >>> duration(0.3), duration(89), duration(600), duration(9000), duration(1e6)
-    ('1 s', '89 s', '10 min', '2.5 h', '11.6 days')
-    """
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
-
-
 def _run(
     grid: Grid,
     out: Path,
@@ -200,7 +181,6 @@ def _run(
     dask: str | None,
     csv_file: Path | None,
 ) -> int:
-    pool = workers_for(workers, dask)
     again = " ".join(
         [
             f"truenorm compare --out {printable(shlex.quote(str(out)))}",
@@ -209,7 +189,7 @@ def _run(
             *([] if shard is None else [f"--shard {shard[0]}/{shard[1]}"]),
         ]
     )
-    with Results(out, make_plan([grid])) as results:
+    with workers_for(workers, dask) as pool, Results(out, make_plan([grid])) as results:
         total, finished = sum(1 for _ in _part(grid.trials(), shard)), results.finished()
         before = sum(trial.name in finished for trial in _part(grid.trials(), shard))
         if before:
@@ -229,67 +209,7 @@ def _run(
             click.echo("To put shards together: truenorm compare --merge SHARD1 --merge SHARD2 --out RESULTS")
         else:
             show_cells(results, grid)
-        return show_end(results, total, again)
-
-
-def workers_for(workers: int | None, dask: str | None) -> Workers:
-    if dask is not None:
-        return cluster(dask)
-    count = workers or default_workers()
-    return in_process() if count == 1 else processes(count)
-
-
-def run_missing(results: Results, missing: Iterator[Trial], count: int, pool: Workers) -> None:
-    """Run trials and write their files, with a progress bar."""
-    results.failed.clear()
-    if not count:
-        return
-    session: store.Session = {"trials": 0, "workers": pool.count, "seconds": 0.0}
-    results.sessions.append(session)
-    begin = written = time.monotonic()
-    with trials_progress(count) as progress:
-
-        def on_done(trial: Trial, file: bytes, seconds: float) -> None:
-            nonlocal written
-            results.add(trial, file, seconds)
-            now = time.monotonic()
-            session["trials"] += 1
-            session["seconds"] = round(now - begin, 1)
-            if now > written + WRITE_SECONDS:
-                results.write_machine()
-                written = now
-            progress.advance()
-
-        def on_failed(trial: Trial, error: str) -> None:
-            results.failed[trial.name] = error
-            progress.advance()
-
-        def on_event(message: str) -> None:
-            results.events.append(message)
-            progress.say(message)
-
-        run_all(missing, pool, Handlers(on_done, on_failed, on_event))
-
-
-@contextmanager
-def stop_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop the work as Ctrl-C does. While it is being stopped, further signals are ignored."""
-
-    def stop(_: int, __: FrameType | None) -> None:
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    if before[signal.SIGHUP] == signal.SIG_IGN:  # started by nohup
-        del before[signal.SIGHUP]
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        return _show_end(results, total, again)
 
 
 def _merge(out: Path, others: tuple[Path, ...], csv_file: Path | None) -> int:
@@ -309,28 +229,19 @@ def _merge(out: Path, others: tuple[Path, ...], csv_file: Path | None) -> int:
         show_cells(results, grid)
         if done < total:
             click.echo(f"{total - done:,} of {total:,} trials are missing. To run them: {again}")
-        return show_end(results, total, again)
-
-
-def require_writable(file: Path, option: str) -> None:
-    """Raise before the work, and not after it, if a file cannot be written."""
-    if not file.parent.is_dir():
-        raise ValueError(f"{option}: a file in a directory that exists, got {file}.")
-    if file.exists() and not file.is_file():
-        raise ValueError(f"{option}: an ordinary file or a new one, got {file}.")
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise ValueError(f"{option}: a file that may be written, got {file}.")
+        return _show_end(results, total, again)
 
 
 def _write_csv(results: Results, grid: Grid, file: Path) -> None:
-    with file.open("w", encoding="utf-8", newline="") as opened:
-        write_csv(results.read(), grid.varied(), opened)
+    text = io.StringIO(newline="")
+    write_csv(results.read(), grid.varied(), text)
+    write_whole(file, text.getvalue().encode())
 
 
 def show_cells(results: Results, grid: Grid) -> None:
     """The cells, best first."""
     varied = grid.varied()
-    cells = summarise(results.read(), varied)
+    cells = summarize(results.read(), varied)
     accuracy = any(cell.accuracies for cell in cells)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in varied:
@@ -339,9 +250,9 @@ def show_cells(results: Results, grid: Grid) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells[:MOST_ROWS]:
         options = [Text(f"{value:g}" if isinstance(value, float) else str(value)) for value in cell.options.values()]
-        accuracies = [mean_and_std(cell.accuracies, ".1%")] if accuracy else []
+        accuracies = [mean_and_std(cell.accuracies.values(), ".1%")] if accuracy else []
         ran = len(cell.losses) + cell.diverged
-        table.add_row(*options, mean_and_std(cell.losses), *accuracies, str(ran), str(cell.diverged or ""))
+        table.add_row(*options, mean_and_std(cell.losses.values()), *accuracies, str(ran), str(cell.diverged or ""))
     console = Screen()
     console.print(table)
     if len(cells) > MOST_ROWS:
@@ -349,18 +260,10 @@ def show_cells(results: Results, grid: Grid) -> None:
     console.print("Best first; mean ± standard deviation over the seeds that did not diverge.\n")
 
 
-def show_end(results: Results, total: int, again: str) -> int:
-    """Failed trials, and where the results are. Returns the exit code."""
-    where = printable(str(results.directory))
-    if results.failed:
-        for trial, _ in islice(((one, r) for one, r in results.read() if one.name in results.failed), SHOWN_FAILURES):
-            click.echo(f"failed: trial {trial.name}: {printable(results.failed[trial.name])}", err=True)
-        more = f" The first {SHOWN_FAILURES} are above." if len(results.failed) > SHOWN_FAILURES else ""
-        click.echo(
-            f"{len(results.failed):,} of {total:,} trials failed.{more} All are listed in {where}/{store.MACHINE}. "
-            f"To try them again: {again}",
-            err=True,
-        )
-        return FAILED
-    click.echo(f"Saved in {where}.")
+def _show_end(results: Results, total: int, again: str) -> int:
+    """Failed trials, or where the results are. Returns the exit code."""
+    if code := show_failed(results, total, again):
+        return code
+    where = printable(shlex.quote(str(results.directory)))
+    click.echo(f"Saved in {where}. To see more: truenorm report {where}")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -95,9 +94,5 @@ def _write_report(console: Screen, path: Path, runs: Sequence[Path]) -> None:
         console.print(f"\nThe report needs the package {error.name!r}: pip install 'truenorm[report]'.")
         return
     with console.status("drawing the report"):
-        found = Report.of(runs).runs
-        # The commands in the report name directories that will exist, not temporary ones.
-        moved = [replace(one.history, directory=Path("runs", one.name)) for one in found]
-        report = Report([replace(one, history=history) for one, history in zip(found, moved, strict=True)])
-        write_whole(path, report.html().encode())
+        write_whole(path, Report.of(runs).html().encode())
     console.print(f"\nA report about the four networks, with every layer and gradient: {path}")

@@ -32,7 +32,7 @@ class GroupedCommand(Command):
                 formatter.write_dl(records)
 
 
-def options_of(group: str) -> Callable[..., Callable[[Any], Any]]:
+def group_of_options(group: str) -> Callable[..., Callable[[Any], Any]]:
     """`click.option` for the options of one group."""
 
     def option(*names: str, **settings: Any) -> Callable[[Any], Any]:

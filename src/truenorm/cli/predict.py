@@ -41,9 +41,8 @@ def command(directory: Path, file: Path) -> None:
     RUN is a directory that `truenorm train --task gender` or `--task table` wrote. Writes CSV to standard output.
     """
     predictor = load_predictor(directory)
-    problem = read_history(directory).problem()
-    if problem is not None:
-        click.echo(f"{problem} Its predictions are worth little.", err=True)
+    if (warning := read_history(directory).warning("predictions")) is not None:
+        click.echo(warning, err=True)
     from_stdin = str(file) == "-"
     name = "standard input" if from_stdin else str(file)
     text = text_of(sys.stdin.buffer, name) if from_stdin else read_text(file)

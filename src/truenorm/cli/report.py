@@ -1,4 +1,4 @@
-"""`truenorm report`: one HTML file about one training run, or several side by side."""
+"""`truenorm report`: one HTML file about one training run, several side by side, or the results of a comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import click
 from truenorm.cli import Command
 from truenorm.cli.browser import open_in_browser
 from truenorm.page import write_whole
-from truenorm.report.document import TITLE, Report
+from truenorm.report.html import TITLE
+from truenorm.report.kinds import report_of
 
 NAME = "truenorm-report.html"
 
@@ -21,10 +22,14 @@ NAME = "truenorm-report.html"
 Examples:
   truenorm report runs/names --open
   truenorm report runs/batch runs/none --out comparison.html --png --csv
+  truenorm report results                                   # of truenorm compare --out results
 
-The report shows losses, histograms of every layer over time, gradient norms and update ratios, drift, batch against
-running statistics, samples, the options that differ, and the commands that repeat each run. A run may be complete,
-stopped, diverged, or still training. Up to 8 runs of one task can be compared.
+The report of runs shows losses, histograms of every layer over time, gradient norms and update ratios, drift, batch
+against running statistics, samples, the options that differ, and the commands that repeat each run. A run may be
+complete, stopped, diverged, or still training. Up to 8 runs of one task can be compared.
+
+The report of a comparison shows its settings with intervals, mean losses over the steps, failed trials, and the command
+that repeats it. Trials may be missing.
 """,
 )
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -38,11 +43,11 @@ stopped, diverged, or still training. Up to 8 runs of one task can be compared.
 def command(runs: tuple[Path, ...], out: Path, png: bool, svg: bool, csv: bool, open_it: bool) -> None:
     """Write one HTML file about training runs. It needs no server, no network and no JavaScript.
 
-    Each RUN is a directory that `truenorm train` wrote.
+    Each RUN is a directory that `truenorm train` wrote. Or it is one directory that `truenorm compare` wrote.
     """
     if not out.name:
         raise click.UsageError("--out: must be the name of a file, got ''.")
-    report = Report.of(runs)
+    report = report_of(runs)
     if not out.parent.is_dir():
         raise FileNotFoundError(ENOENT, "there is no such directory", str(out.parent))
     if out.is_file() and not _is_report(out):

@@ -38,9 +38,8 @@ WORDS_AT_ONCE = 1024  # so that any --count takes the same memory, and can be in
 )
 def command(directory: Path, count: int, temperature: float, seed: int, statistics: Statistics) -> None:
     """Generate words with the network of RUN, a directory that `truenorm train --task words` wrote."""
-    problem = read_history(directory).problem()
-    if problem is not None:
-        click.echo(f"{problem} Its words are worth little.", err=True)
+    if (warning := read_history(directory).warning("words")) is not None:
+        click.echo(warning, err=True)
     for word in _words(directory, count, temperature, seed, statistics):
         click.echo(printable(word))
 

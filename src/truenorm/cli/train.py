@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from truenorm.cli.diagnostics_table import diagnostics_table
-from truenorm.cli.grouped import GroupedCommand, options_of
+from truenorm.cli.grouped import GroupedCommand, group_of_options
 from truenorm.cli.signals import STOPPED, StopSignals
 from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
@@ -31,7 +31,7 @@ from truenorm.lab.training import TaskData
 Reporter = Callable[[run.Report], None]
 
 
-class _Directory(click.Path):
+class Directory(click.Path):
     """A directory. An empty name is refused: it would be the current directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -44,7 +44,7 @@ def _choice(of: Any) -> click.Choice[str]:
     return click.Choice(get_args(of))
 
 
-data, network, norm, optimisation, output = map(options_of, ("Data", "Network", "Norm", "Optimisation", "Output"))
+data, network, norm, optimization, output = map(group_of_options, ("Data", "Network", "Norm", "Optimization", "Output"))
 
 
 @click.command(
@@ -116,18 +116,18 @@ from those of the last batch. metrics.jsonl holds the same numbers, and truenorm
 )
 @norm("--groups", type=int, help="Number of groups, for --norm group.  [default: 4]")
 @norm("--ddof", type=int, help="1: divide by n - 1 in the variance.  [default: 0]")
-@optimisation("--lr", type=float, help="Learning rate.  [default: 0.1; gender, table: 0.01]")
-@optimisation("--steps", type=int, help="Number of training steps.  [default: 10000; gender: 1000; table: 2000]")
-@optimisation("--optimizer", type=_choice(OptimizerName), help="Optimizer.  [default: sgd; gender, table: adam]")
-@optimisation("--momentum", type=float, help="Momentum of --optimizer sgd.  [default: 0]")
-@optimisation(
+@optimization("--lr", type=float, help="Learning rate.  [default: 0.1; gender, table: 0.01]")
+@optimization("--steps", type=int, help="Number of training steps.  [default: 10000; gender: 1000; table: 2000]")
+@optimization("--optimizer", type=_choice(OptimizerName), help="Optimizer.  [default: sgd; gender, table: adam]")
+@optimization("--momentum", type=float, help="Momentum of --optimizer sgd.  [default: 0]")
+@optimization(
     "--schedule",
     type=_choice(Schedule),
     help="Learning rate schedule. step: a tenth for the second half; cosine: decays to 0.  "
     "[default: step; gender, table: cosine]",
 )
-@optimisation("--seed", type=int, help="Seed of the random numbers.  [default: 0]")
-@output("--out", type=_Directory(file_okay=False, path_type=Path), required=True, help="Directory of the run.")
+@optimization("--seed", type=int, help="Seed of the random numbers.  [default: 0]")
+@output("--out", type=Directory(file_okay=False, path_type=Path), required=True, help="Directory of the run.")
 @output("--resume", is_flag=True, help="Continue the run in --out with its own options. Only --watch may be added.")
 @output(
     "--extend",

@@ -15,6 +15,19 @@ from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
 
 
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(0.3), duration(89), duration(600), duration(9000), duration(1e6)
+    ('1 s', '89 s', '10 min', '2.5 h', '11.6 days')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
 @dataclass(frozen=True)
 class TrialsProgress:
     """advance: one more trial is done. say: print a line above the bar."""
@@ -41,6 +54,7 @@ def trials_progress(count: int) -> Iterator[TrialsProgress]:
         done += 1
         if done * 10 // count > (done - 1) * 10 // count:
             left = (time.monotonic() - begin) / done * (count - done)
-            click.echo(f"{done:,} of {count:,} trials, about {left:,.0f} s left", err=True)
+            time_left = f", about {duration(left)} left" if done < count else ""
+            click.echo(f"{done:,} of {count:,} trials{time_left}", err=True)
 
     yield TrialsProgress(advance, lambda line: click.echo(printable(line), err=True))

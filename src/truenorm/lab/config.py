@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -108,20 +109,22 @@ TASK_DEFAULTS: dict[Task, dict[str, Any]] = {
     "table": {"hidden": 32, "optimizer": "adam", "lr": 0.01, "schedule": "cosine", "steps": 2000},
 }
 
-# Options that have a meaning only with certain values of another option: otherwise they are refused, not ignored.
-ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
-    "target": ("task", ("table",)),
-    "standardize": ("task", ("table",)),
-    "statistics_over": ("task", ("gender",)),
-    "max_length": ("task", ("gender",)),
-    "heads": ("task", ("gender",)),
-    "block": ("task", ("words",)),
-    "embedding": ("task", ("words", "gender")),
-    "depth": ("task", ("words", "table")),
-    "momentum": ("optimizer", ("sgd",)),
-    "groups": ("norm", ("group",)),
-    "ddof": ("norm", ("batch", "layer", "group")),
-    "norm_at": ("norm", ("batch", "layer", "rms", "group")),
+_NORMS = ("batch", "layer", "rms", "group")
+
+# Options that have a meaning only with certain values of others: otherwise they are refused, not ignored.
+ONLY_WITH: dict[str, dict[str, tuple[str, ...]]] = {
+    "target": {"task": ("table",)},
+    "standardize": {"task": ("table",)},
+    "statistics_over": {"task": ("gender",), "norm": _NORMS},
+    "max_length": {"task": ("gender",)},
+    "heads": {"task": ("gender",)},
+    "block": {"task": ("words",)},
+    "embedding": {"task": ("words", "gender")},
+    "depth": {"task": ("words", "table")},
+    "momentum": {"optimizer": ("sgd",)},
+    "groups": {"norm": ("group",)},
+    "ddof": {"norm": ("batch", "layer", "group")},
+    "norm_at": {"norm": _NORMS},
 }
 
 
@@ -139,8 +142,7 @@ def make_config(given: Mapping[str, Any]) -> Config:
             raise ValueError(str(first["ctx"]["error"])) from None
         raise ValueError(f"{_option(first['loc'][0])}: {_expected(first)}, got {first['input']!r}.") from None
     for name in given:
-        if name in ONLY_WITH:
-            other, values = ONLY_WITH[name]
+        for other, values in ONLY_WITH.get(name, {}).items():
             if (value := getattr(config, other)) not in values:
                 raise ValueError(
                     f"{_option(name)}: only with {_option(other)} {_or(values)}, got {_option(other)} {value}."
@@ -160,25 +162,32 @@ def data_source(text: str) -> str:
 
 def parse_option(name: str, value: Any) -> Any:
     """One option in its type, as `make_config` reads it. An error names the option as on the command line."""
+    try:
+        return _adapter(name).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{_option(name)}: {_expected(first)}, got {first['input']!r}.") from None
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    """Reads the values of one option. To make it takes much longer than to use it."""
     field = Config.model_fields[name]
     kind: Any = field.annotation
     for limit in field.metadata:
         kind = Annotated[kind, limit]
-    try:
-        return TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{_option(name)}: {_expected(first)}, got {first['input']!r}.") from None
+    return TypeAdapter(kind)
 
 
 def applies(name: str, given: Mapping[str, Any]) -> bool:
     """Whether an option has a meaning together with these; the defaults of their task are in effect, too."""
     if name not in ONLY_WITH:
         return True
-    other, values = ONLY_WITH[name]
-    default = Config.model_fields[other].default
     defaults = _defaults(given.get("task", "words"), given.get("data"))
-    return given.get(other, defaults.get(other, default)) in values
+    return all(
+        given.get(other, defaults.get(other, Config.model_fields[other].default)) in values
+        for other, values in ONLY_WITH[name].items()
+    )
 
 
 def _defaults(task: Any, data: Any) -> dict[str, Any]:

@@ -2,17 +2,20 @@
 
 A trial that raises an error has failed; the others go on. If a process is killed (SIGKILL, out of memory), loky's
 executor breaks, and every trial that was submitted is lost with it. It does not say which trial ran in that process. So
-a new executor is opened, and the lost trials run one at a time until all are done. A trial that was alone when its
-worker ended, for the second time, has failed. dask.distributed itself starts lost trials again on another worker, which
-is reported (`Workers.check`), and gives up after some workers were lost with the same trial: then it has failed. If its
-scheduler is lost, an error is raised: all trials that are not done would fail.
+a new executor is opened, and the lost trials run again, still side by side: most often something else killed the
+process. A trial that is lost again runs alone from then on, and has failed if its worker ends while it is alone. If
+workers end like this before any trial is done, none will be: an error is raised.
+
+dask.distributed itself starts lost trials again on another worker, which is reported (`Workers.check`), and gives up
+after some workers were lost with the same trial: then it has failed. If its scheduler is lost, an error is raised: all
+trials that are not done would fail.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,9 +24,14 @@ from truenorm.lab.executors import Work, Workers, work
 from truenorm.lab.trial import Trial
 
 CHECK_SECONDS = 1.0  # between two checks of the workers
-MOST_KILLS = 2  # workers that a trial may take with it
+TOGETHER = 2  # times that a trial may be lost beside others; then it runs alone
+MOST_FAILURES = 3  # trials that fail with their workers before any is done
 CLUSTER_LOST = (
     "the scheduler of the cluster is gone. Finished trials are saved; the same command goes on with the others."
+)
+WORKER_ENDED = "its worker ended while it ran alone (killed, or out of memory)"
+NOTHING_RUNS = (
+    "--workers: processes that can run trials, got only ones that ended before a trial was done. Use --workers 1."
 )
 
 
@@ -38,49 +46,82 @@ class Handlers:
 
 def run_all(trials: Iterable[Trial], workers: Workers, handlers: Handlers, function: Work = work) -> None:
     """Run all trials. They are drawn from `trials` when there is a worker for them."""
-    fresh, lost = iter(trials), deque[Trial]()  # lost: to run alone, as one of them may have ended its worker
-    kills: Counter[str] = Counter()
+    queue = _Queue(trials)
+    done, failures = False, 0
+
+    def on_done(trial: Trial, file: bytes, seconds: float) -> None:
+        nonlocal done
+        done = True
+        handlers.on_done(trial, file, seconds)
+
     while True:
         with ExitStack() as stack:
             executor = stack.enter_context(workers.open())
-            broken = _run_until_broken(fresh, lost, kills, executor, workers, handlers, function)
+            counting = Handlers(on_done, handlers.on_failed, handlers.on_event)
+            broken = _run_until_broken(queue, executor, workers, counting, function)
             # Leave the broken executor before the next one is opened.
         if not broken:
             return
-        kills.update(trial.name for trial in broken)
-        if len(broken) == 1 and kills[broken[0].name] >= MOST_KILLS:
-            handlers.on_failed(broken[0], f"its worker ended {MOST_KILLS} times (killed, or out of memory)")
-        else:
-            lost.extend(broken)
-            again = "the trial that ran starts" if len(broken) == 1 else f"{len(broken)} trials start"
-            handlers.on_event(f"a worker ended (killed, or out of memory): {again} again")
+        if len(broken) == 1 and queue.runs_alone(broken[0]):
+            handlers.on_failed(broken[0], WORKER_ENDED)
+            failures += 1
+            if not done and failures == MOST_FAILURES:
+                raise ValueError(NOTHING_RUNS)
+            continue
+        queue.put_back(broken)
+        again = "the trial that ran starts" if len(broken) == 1 else f"{len(broken)} trials start"
+        handlers.on_event(f"a worker ended (killed, or out of memory): {again} again")
+
+
+class _Queue:
+    """Which trial is next: lost ones first, then new ones. Those that were lost too often come last of the lost."""
+
+    def __init__(self, trials: Iterable[Trial]) -> None:
+        self._fresh = iter(trials)
+        self._lost: deque[Trial] = deque()
+        self._alone: deque[Trial] = deque()
+        self._times: Counter[str] = Counter()
+
+    def put_back(self, trials: Iterable[Trial]) -> None:
+        """Trials whose executor broke."""
+        for trial in trials:
+            self._times[trial.name] += 1
+            (self._alone if self.runs_alone(trial) else self._lost).append(trial)
+
+    def runs_alone(self, trial: Trial) -> bool:
+        return self._times[trial.name] >= TOGETHER
+
+    def take(self, running: Collection[Trial]) -> Trial | None:
+        """The next trial to run beside these; None if there is none, or if it has to wait until they are done."""
+        if any(self.runs_alone(trial) for trial in running):
+            return None
+        if self._lost:
+            return self._lost.popleft()
+        if self._alone:
+            return None if running else self._alone.popleft()
+        return next(self._fresh, None)
 
 
 def _run_until_broken(
-    fresh: Iterator[Trial],
-    lost: deque[Trial],
-    kills: Counter[str],
-    executor: Executor,
-    workers: Workers,
-    handlers: Handlers,
-    function: Work,
+    queue: _Queue, executor: Executor, workers: Workers, handlers: Handlers, function: Work
 ) -> list[Trial]:
     """Run trials until none is left, or until the executor breaks. Returns those that were lost with it."""
     submitted: dict[Future[tuple[bytes, float]], Trial] = {}
     broken: list[Trial] = []
     checked, said = time.monotonic(), ""  # when the workers were checked, and what was last said about them
     while True:
-        alone = lost or any(trial.name in kills for trial in submitted.values())
-        while not broken and len(submitted) < (1 if alone else workers.count + workers.ahead):
-            trial = lost.popleft() if lost else next(fresh, None)
+        while not broken and len(submitted) < workers.count + workers.ahead:
+            trial = queue.take(submitted.values())
             if trial is None:
                 break
             try:
                 submitted[executor.submit(function, trial)] = trial
             except BrokenExecutor:
                 broken.append(trial)
-            except RuntimeError:  # a closed client
-                raise ValueError(CLUSTER_LOST) from None
+            except RuntimeError:
+                if not workers.cluster:
+                    raise
+                raise ValueError(CLUSTER_LOST) from None  # a closed client
         if not submitted:
             return broken
         done, _ = wait(submitted, CHECK_SECONDS, FIRST_COMPLETED)

@@ -21,7 +21,9 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, ParamSpec, TypeVar
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 from threadpoolctl import threadpool_limits
@@ -46,12 +48,23 @@ class Workers:
     ahead   how many more are submitted, so that no worker waits
     open    opens an executor; leaving it drops what is computed, and ends the workers unless others started them
     check   what happened to the workers since the last call, for people; None if nothing did
+    close   leaves a cluster; does nothing the second time
     """
 
     count: int
     ahead: int
     open: Callable[[], AbstractContextManager[Executor]]
     check: Callable[[], str | None] = lambda: None
+    close: Callable[[], None] = lambda: None
+    cluster: bool = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def work(trial: Trial) -> tuple[bytes, float]:
@@ -127,13 +140,11 @@ def _start_process(parent: int) -> None:
 
 def cluster(address: str) -> Workers:
     """The workers of a cluster of dask.distributed. They must have the same versions of truenorm and NumPy."""
-    try:
-        from distributed import Client
-    except ModuleNotFoundError:
-        raise ValueError(
-            "--dask: needs the package 'distributed'. Install it: pip install 'truenorm[cluster]'."
-        ) from None
-    _require_scheduler(address)
+    if find_spec("distributed") is None:
+        raise ValueError("--dask: needs the package 'distributed'. Install it: pip install 'truenorm[cluster]'.")
+    _require_scheduler(address)  # before the import, which takes seconds on a busy machine
+    from distributed import Client
+
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised as an error
     connect: Any = type(
         "Client", (Client,), {"__del__": lambda _: None}
@@ -171,20 +182,36 @@ def cluster(address: str) -> Workers:
                 return f"{address} lost the worker {', '.join(gone)}: what ran there starts again on another"
         return None
 
-    return Workers(slots, slots, open_executor, check)
+    return Workers(slots, slots, open_executor, check, client.close, cluster=True)
 
 
 def _require_scheduler(address: str) -> None:
-    """Raise unless a scheduler answers at this address: dask's own client would wait, and retry, for longer."""
-    parts = urlsplit(address if "://" in address else f"tcp://{address}")
+    """Raise unless a scheduler answers at this address: dask's own client would wait, and retry, for longer.
+
+    All of it together has CONNECT_SECONDS, in a thread: to look up a name has no limit of its own, and a name may have
+    several addresses.
+    """
+    found: list[Exception | None] = []
+    thread = threading.Thread(target=lambda: found.append(_problem_with(address)), daemon=True)
+    thread.start()
+    thread.join(CONNECT_SECONDS)
+    problem = found[0] if found else TimeoutError("timed out")
+    if problem is not None:
+        raise _unreachable(address, str(problem))
+
+
+def _problem_with(address: str) -> Exception | None:
+    """Why no scheduler can be reached at this address; None if one can."""
     try:
+        parts = urlsplit(address if "://" in address else f"tcp://{address}")
         if parts.hostname is None or parts.port is None:
-            raise ValueError("it has no host and port")
+            return ValueError("it has no host and port")
         with socket.create_connection((parts.hostname, parts.port), CONNECT_SECONDS) as connection:
             if parts.scheme == "tcp" and not connection.recv(1):  # a scheduler speaks first
-                raise ValueError("the connection was closed")
+                return ValueError("the connection was closed")
     except (OSError, ValueError) as error:
-        raise _unreachable(address, str(error)) from None
+        return error
+    return None
 
 
 def _unreachable(address: str, reason: str) -> ValueError:

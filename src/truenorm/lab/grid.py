@@ -14,20 +14,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from truenorm.core.moments import ignore_floating_point_errors
 from truenorm.lab.config import Config, applies, make_config, parse_option
+from truenorm.lab.measures import MEASURES
 from truenorm.lab.networks import make_norm
-from truenorm.lab.run import REPORT_EXAMPLES
-from truenorm.lab.training import Trainer, prepare
-from truenorm.lab.trial import MEASURES, POINTS, Trial
+from truenorm.lab.training import prepare
+from truenorm.lab.trial import Trial
 
 MAX_CELLS = 1_000_000
-TIMED_CELLS, TIMED_STEPS = 5, 30  # for the time estimate
 
 # Options that change neither the shapes of arrays nor the data: cells that differ only in these are checked once.
 SAME_SHAPES = {"seed", "lr", "schedule", "steps", "optimizer", "momentum", "init_scale", "activation", "dropout"}
@@ -60,6 +57,21 @@ class Grid:
             without = [name for name in cell if not applies(name, cell)]
             if all(cell[name] == first[name] for name in without):  # the same cell comes once
                 yield {name: value for name, value in cell.items() if name not in without}
+
+    def command_line(self, out: str) -> list[str] | None:
+        """The command that makes this grid; None if there is none, as its seeds are not 0, 1, 2 and so on.
+
+        >>> print(*Grid("train", {"norm": ("none", "batch"), "lr": (0.1, 1.0), "seed": (0, 1)}).command_line("out"))
+        truenorm compare --norm none,batch --lr 0.1,1.0 --seeds 2 --out out
+        """
+        seeds = self.axes.get("seed", ())
+        if self.measure != "train" or seeds != tuple(range(len(seeds))) or not seeds:
+            return None
+        words = ["truenorm", "compare"]
+        for name, values in self.axes.items():
+            if name != "seed":
+                words += ["--" + name.replace("_", "-"), ",".join(map(str, values))]
+        return [*words, "--seeds", str(len(seeds)), "--out", out]
 
     def as_dict(self) -> dict[str, Any]:
         return {"measure": self.measure, "axes": {name: list(values) for name, values in self.axes.items()}}
@@ -117,29 +129,3 @@ def make_grid(measure: str, axes: Mapping[str, Sequence[Any]]) -> Grid:
         if name not in used:
             make_config({one: values[0] for one, values in grid.axes.items()})  # says what the option needs
     return grid
-
-
-@ignore_floating_point_errors
-def estimate_seconds(trials: Iterable[Trial], count: int) -> float:
-    """How long these `count` trials take on one worker: a few steps of a few of them are timed on this machine."""
-    timed = min(TIMED_CELLS, count)
-    chosen = {number * count // timed for number in range(timed)}
-    seconds = [_seconds(trial.config) for number, trial in enumerate(trials) if number in chosen]
-    return sum(seconds) / max(timed, 1) * count
-
-
-def _seconds(config: Config) -> float:
-    """An estimate of the seconds of a training: preparation, steps, and evaluations."""
-    begin = time.perf_counter()
-    trainer = Trainer(config, prepare(config))
-    trainer.train_step()
-    prepared = time.perf_counter()
-    for _ in range(TIMED_STEPS):
-        trainer.train_step()
-    stepped = time.perf_counter()
-    trainer.evaluate(trainer.data.held_out, REPORT_EXAMPLES)
-    evaluated = time.perf_counter()
-    examples = len(trainer.data.train) + len(trainer.data.held_out)
-    evaluations = min(POINTS, config.steps) + examples / min(len(trainer.data.held_out), REPORT_EXAMPLES)
-    step = (stepped - prepared) / TIMED_STEPS
-    return prepared - begin + step * config.steps + (evaluated - stepped) * evaluations

@@ -93,6 +93,14 @@ class History:
             return "The run ended no better than guessing."
         return None
 
+    def warning(self, what: str) -> str | None:
+        """A line for those who use the network, if they should know something. `what`: its words or predictions."""
+        if (problem := self.problem()) is not None:
+            return f"{problem} Its {what} are worth little."
+        if self.result is None:
+            return f"The run is not complete: step {self.step:,} of {self.config.steps:,}. Its {what} may get better."
+        return None
+
 
 def read_history(directory: Path) -> History:
     """Read a run. Nothing is locked: it may be training at the same time."""

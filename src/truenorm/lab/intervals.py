@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 def t_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
@@ -23,6 +24,7 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, flo
     return mean - half, mean + half
 
 
+@lru_cache(maxsize=64)
 def t_quantile(freedom: int, level: float) -> float:
     """The t such that a variable of Student's distribution lies between -t and t with probability `level`."""
     low, high = 0.0, 1.0

@@ -1,5 +1,6 @@
-"""What the claims measure beside the losses of a training. Each function takes a configuration and returns a result.
+"""What a trial measures. Each function takes a configuration and returns a result, which `SCHEMAS` describes.
 
+train       trains as `truenorm train` does, and ends with the numbers of its result.json, and a curve
 gradients   the size of the gradient at each hidden layer, before the first step
 shift       how far the inputs of the hidden layers move during training (the covariate shift of Ioffe and Szegedy),
             and how far the gradient of a layer changes when the layers before it take their step (that of Santurkar
@@ -7,17 +8,22 @@ shift       how far the inputs of the hidden layers move during training (the co
 padding     how far padding moves what the norm returns for the valid positions
 repadding   the held-out loss of a network, trained on padded names, after less padding
 undo        how exactly weight = std and bias = mean undo a normalization
+
+A number that is not finite is null in the file of a trial.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, FiniteFloat, ValidationError, model_validator
 
 from truenorm.core import norm as norms
 from truenorm.engine import forward
@@ -25,20 +31,67 @@ from truenorm.lab.config import Config
 from truenorm.lab.data import Examples
 from truenorm.lab.layers import ForwardContext, Linear, Normalize
 from truenorm.lab.networks import Network
+from truenorm.lab.run import REPORT_EXAMPLES
 from truenorm.lab.sampling import reestimate
 from truenorm.lab.training import Trainer, prepare
 
 Array = NDArray[Any]
+Result = dict[str, Any]
 ChannelMoments = tuple[Array, Array]  # mean and std of each channel
+POINTS = 50  # of a curve
 SHIFT_POINTS = 10  # at which the shift is measured
 PROBE_EXAMPLES = 512  # for the drift of the inputs
+
+
+# ---- losses ----
+
+
+def train(config: Config) -> Result:
+    """Train, and return the curve and the final metrics."""
+    trainer = Trainer(config, prepare(config))
+    every = max(1, config.steps // POINTS)
+    curve: dict[str, list[float]] = {"step": [], "loss": [], "held_out": []}
+    total, count = 0.0, 0
+    while trainer.step < config.steps:
+        loss = trainer.train_step()
+        if not math.isfinite(loss):
+            return _training_result(trainer, curve, diverged=trainer.step)
+        total, count = total + loss, count + 1
+        if trainer.step % every == 0 or trainer.step == config.steps:
+            curve["step"].append(trainer.step)
+            curve["loss"].append(total / count)
+            curve["held_out"].append(trainer.evaluate(trainer.data.held_out, REPORT_EXAMPLES).loss)
+            total, count = 0.0, 0
+    return _training_result(trainer, curve)
+
+
+def _training_result(trainer: Trainer, curve: dict[str, list[float]], diverged: int | None = None) -> Result:
+    data = trainer.data
+    train = held_out = None
+    if diverged is None:
+        train, held_out = asdict(trainer.evaluate(data.train)), asdict(trainer.evaluate(data.held_out))
+        if not math.isfinite(train["loss"] + held_out["loss"]):
+            diverged, train, held_out = trainer.step, None, None
+    baseline = data.baseline_loss()
+    return {
+        "diverged": diverged,
+        "steps": trainer.step,
+        "train": train,
+        "held_out": held_out,
+        "baseline": {"loss": baseline, "beaten": held_out is not None and held_out["loss"] < baseline},
+        "parameters": trainer.network.flat_parameters.size,
+        "curve": curve,
+    }
+
+
+# ---- gradients and inputs ----
 
 
 def _rms(x: Array) -> float:
     return float(np.sqrt(np.square(x, dtype=np.float64).mean()))
 
 
-def gradients(config: Config) -> dict[str, Any]:
+def gradients(config: Config) -> Result:
     """The root mean square of the gradient of the loss with respect to the output of each hidden linear layer."""
     trainer = Trainer(config, prepare(config))
     _backward(trainer, trainer.batches[0])
@@ -68,7 +121,7 @@ def _same_running_statistics(network: Network) -> Iterator[None]:
             layer.running = running
 
 
-def shift(config: Config) -> dict[str, Any]:
+def shift(config: Config) -> Result:
     """Both kinds of covariate shift, averaged over the training and over the hidden layers after the first."""
     trainer = Trainer(config, prepare(config))
     later = [f"linear{number}" for number in range(2, config.depth + 1)]
@@ -134,7 +187,10 @@ def _gradient_shifts(trainer: Trainer, batch: Examples, before: Array, later: li
     return found
 
 
-def padding(config: Config) -> dict[str, Any]:
+# ---- padding ----
+
+
+def padding(config: Config) -> Result:
     """The relative change of the normalized valid values, compared with a norm that never sees padding."""
     trainer = Trainer(config, prepare(config))
     batch = trainer.batches[0]
@@ -154,7 +210,7 @@ def padding(config: Config) -> dict[str, Any]:
     return {"change": _rms(y[valid] - alone) / _rms(alone)}
 
 
-def repadding(config: Config) -> dict[str, Any]:
+def repadding(config: Config) -> Result:
     """Train; then the held-out loss with statistics re-estimated at the same padding, and without the excess of it."""
     trainer = Trainer(config, prepare(config))
     while trainer.step < config.steps:
@@ -171,7 +227,7 @@ def repadding(config: Config) -> dict[str, Any]:
     return {"same": losses[0], "less": losses[1]}
 
 
-def undo(config: Config) -> dict[str, Any]:
+def undo(config: Config) -> Result:
     """The largest error of a batch norm whose weight is the std and whose bias is the mean, relative to the values."""
     rng = np.random.default_rng(config.seed)
     x = rng.normal(rng.normal(0, 5, 12), rng.uniform(0.1, 5, 12), (64, 12))
@@ -180,10 +236,104 @@ def undo(config: Config) -> dict[str, Any]:
     return {"error": float(np.abs(y - x).max() / np.abs(x).max())}
 
 
-MEASURES: dict[str, Callable[[Config], dict[str, Any]]] = {
+MEASURES: dict[str, Callable[[Config], Result]] = {
+    "train": train,
     "gradients": gradients,
     "shift": shift,
     "padding": padding,
     "repadding": repadding,
     "undo": undo,
 }
+
+
+# ---- what results hold ----
+
+Number = FiniteFloat | None
+
+
+class _Metrics(BaseModel):
+    loss: FiniteFloat
+    accuracy: Number
+    rmse: Number
+
+
+class _Baseline(BaseModel):
+    loss: Number
+    beaten: bool
+
+
+class _Curve(BaseModel):
+    """step: every steps // POINTS steps, and the last. loss: mean training loss since the previous of these steps.
+    held_out: loss of up to 1,024 held-out examples."""
+
+    step: list[int]
+    loss: list[Number]
+    held_out: list[Number]
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        if not len(self.step) == len(self.loss) == len(self.held_out):
+            raise ValueError("curve: lists of the same length.")
+        return self
+
+
+class _Training(BaseModel):
+    """diverged: the step at which the loss was no longer finite; null if it always was. Then there are no metrics. The
+    others are those of result.json."""
+
+    diverged: int | None
+    steps: int
+    train: _Metrics | None
+    held_out: _Metrics | None
+    baseline: _Baseline
+    parameters: int
+    curve: _Curve
+
+    @model_validator(mode="after")
+    def _check_metrics(self) -> Self:
+        if (self.train is None) != (self.held_out is None):
+            raise ValueError("train, held_out: both or none.")
+        return self
+
+
+class _Gradients(BaseModel):
+    gradients: list[Number]
+
+
+class _Shift(BaseModel):
+    gradient_shift: Number
+    input_drift: Number
+
+
+class _Padding(BaseModel):
+    change: Number
+
+
+class _Repadding(BaseModel):
+    """same: the loss at the padding of the training; less: at less padding."""
+
+    same: Number
+    less: Number
+
+
+class _Undo(BaseModel):
+    error: Number
+
+
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "train": _Training,
+    "gradients": _Gradients,
+    "shift": _Shift,
+    "padding": _Padding,
+    "repadding": _Repadding,
+    "undo": _Undo,
+}
+
+
+def is_result(measure: str, content: object) -> bool:
+    """Whether this is what a measure returns, as a file holds it."""
+    try:
+        SCHEMAS[measure].model_validate(content)
+    except (ValidationError, RecursionError):
+        return False
+    return True

@@ -21,8 +21,9 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -35,9 +36,10 @@ from truenorm.lab.config import STUDENTS, Config
 from truenorm.lab.data import first_names
 from truenorm.lab.directory import RunDirectory
 from truenorm.lab.grid import Grid
+from truenorm.lab.measures import Result
 from truenorm.lab.text_file import read_text
 from truenorm.lab.training import read_source
-from truenorm.lab.trial import Result, Trial
+from truenorm.lab.trial import Trial
 
 FORMAT = "truenorm-results-2"  # also changes when a measure does: results of different measures must not be mixed
 GRID, MACHINE = "grid.json", "machine.json"
@@ -51,11 +53,33 @@ class Session(TypedDict):
     seconds: float
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What machine.json holds.
+
+    about      the machine and its versions, for people
+    seconds    of each trial, by its name
+    events     what happened to workers
+    failed     trial -> its error
+    sessions   the processes that ran trials
+    """
+
+    about: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    sessions: list[Session] = field(default_factory=list)
+
+
 class Results:
     """A results directory that this process has locked, to add trials to."""
 
     def __init__(self, directory: Path, plan: Mapping[str, Any], *, replace: bool = False) -> None:
-        """Open or make the directory for a plan. `replace`: another plan with its trials may be there."""
+        """Open or make the directory for a plan.
+
+        A plan may have more trials than the one that is there: values and seeds can be added. `replace`: any other plan
+        may be there.
+        """
         self.directory = directory
         self.plan = dict(plan)
         self.seconds: dict[str, float] = {}
@@ -72,9 +96,11 @@ class Results:
                 _check_version(directory, found, self.plan)
                 # The hashes of data that another plan used stay: its trials do.
                 self.plan["data"] = dict(sorted((found["data"] | self.plan["data"]).items()))
-                if not replace and found["grids"] != self.plan["grids"]:
+                if not replace and not _extends(self.plan, found):
                     raise ValueError(f"{directory}: holds the results of another grid. Choose another --out.")
-                self.seconds, self.events, self.failed, self.sessions = _machine(self._files)
+                machine = _machine(self._files)
+                self.seconds, self.events = machine.seconds, machine.events
+                self.failed, self.sessions = machine.failed, machine.sessions
             if found != self.plan:
                 self._files.write(GRID, checkpoint.encode_json(self.plan))
         except BaseException:
@@ -101,9 +127,13 @@ class Results:
         """The names of the trials that have an intact file."""
         return {trial.name for trial, result in self.read() if result is not None}
 
-    def read(self) -> Iterator[tuple[Trial, Result | None]]:
-        """The trials of the plan in order; None for those that have no result."""
-        return _read(self._files, self.plan)
+    def read(self, grids: Sequence[Grid] | None = None) -> Iterator[tuple[Trial, Result | None]]:
+        """The trials of the plan in order, or of some of its grids; None for those that have no result."""
+        return _read(self._files, self.trials() if grids is None else _once(grids))
+
+    def trials(self) -> Iterator[Trial]:
+        """The trials of the plan in order, whether they have a result or not."""
+        return _trials(self.plan)
 
     def add(self, trial: Trial, file: bytes, seconds: float | None = None) -> None:
         """Write the file of a finished trial."""
@@ -117,17 +147,17 @@ class Results:
         count = 0
         with _open(other) as files:
             require_same(other, _plan(files), self.plan)
-            seconds, events, failed, sessions = _machine(files)
-            self.events += events
-            self.sessions += sessions
+            machine = _machine(files)
+            self.events += machine.events
+            self.sessions += machine.sessions
             for trial in _trials(self.plan):
                 if _intact(self._files, trial) is not None:
                     continue
                 if (file := _intact(files, trial)) is not None:
-                    self.add(trial, file, seconds.get(trial.name))
+                    self.add(trial, file, machine.seconds.get(trial.name))
                     count += 1
-                elif trial.name in failed:
-                    self.failed[trial.name] = failed[trial.name]
+                elif trial.name in machine.failed:
+                    self.failed[trial.name] = machine.failed[trial.name]
         return count
 
     def write_machine(self) -> None:
@@ -162,47 +192,64 @@ def read_plan(directory: Path) -> dict[str, Any]:
         return _plan(files)
 
 
-def read(directory: Path) -> tuple[list[Grid], Iterator[tuple[Trial, Result | None]]]:
-    """The grids of a results directory, and its trials in order: None for those that have no result yet."""
+def read(
+    directory: Path, wanted: Callable[[Trial], bool] = lambda _: True
+) -> tuple[list[Grid], Iterator[tuple[Trial, Result | None]]]:
+    """The grids of a results directory, and its trials in order: None for those that have no result yet.
+
+    wanted   chooses trials; the files of others are not read
+    """
     plan = read_plan(directory)
 
     def trials() -> Iterator[tuple[Trial, Result | None]]:
         with _open(directory) as files:
-            yield from _read(files, plan)
+            yield from _read(files, filter(wanted, _trials(plan)))
 
     return [Grid.from_dict(grid) for grid in plan["grids"]], trials()
 
 
-def _read(files: RunDirectory, plan: Mapping[str, Any]) -> Iterator[tuple[Trial, Result | None]]:
+def read_machine(directory: Path) -> Machine:
+    """What machine.json of a results directory holds."""
+    with _open(directory) as files:
+        return _machine(files)
+
+
+def _read(files: RunDirectory, trials: Iterable[Trial]) -> Iterator[tuple[Trial, Result | None]]:
     present = set(files.names())
-    for trial in _trials(plan):
+    for trial in trials:
         yield trial, trial.decode(files.read(_file(trial))) if _file(trial) in present else None
 
 
 def _trials(plan: Mapping[str, Any]) -> Iterator[Trial]:
+    return _once([Grid.from_dict(grid) for grid in plan["grids"]])
+
+
+def _once(grids: Iterable[Grid]) -> Iterator[Trial]:
     """The trials of all grids, each once."""
     seen: set[str] = set()
-    for grid in plan["grids"]:
-        for trial in Grid.from_dict(grid).trials():
+    for grid in grids:
+        for trial in grid.trials():
             if trial.name not in seen:
                 seen.add(trial.name)
                 yield trial
 
 
-def _machine(files: RunDirectory) -> tuple[dict[str, float], list[str], dict[str, str], list[Session]]:
-    """Seconds, events, failed trials and sessions; none if the file is missing or damaged: nothing depends on it."""
+def _machine(files: RunDirectory) -> Machine:
+    """What machine.json holds; nothing if it is missing or damaged, as no result depends on it."""
     try:
         found = checkpoint.decode_json(files.read(MACHINE), MACHINE)
-        seconds = {str(name): float(value) for name, value in found["seconds"].items()}
-        events = [str(event) for event in found["events"]]
-        failed = {str(name): str(error) for name, error in found["failed"].items()}
-        sessions = [
-            Session(trials=int(one["trials"]), workers=int(one["workers"]), seconds=float(one["seconds"]))
-            for one in found["sessions"]
-        ]
+        return Machine(
+            about=f"{found['machine']}; Python {found['python']}, NumPy {found['numpy']}",
+            seconds={str(name): float(value) for name, value in found["seconds"].items()},
+            events=[str(event) for event in found["events"]],
+            failed={str(name): str(error) for name, error in found["failed"].items()},
+            sessions=[
+                Session(trials=int(one["trials"]), workers=int(one["workers"]), seconds=float(one["seconds"]))
+                for one in found["sessions"]
+            ],
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}, [], {}, []
-    return seconds, events, failed, sessions
+        return Machine()
 
 
 def _intact(files: RunDirectory, trial: Trial) -> bytes | None:
@@ -246,6 +293,13 @@ def require_same(directory: Path, found: Mapping[str, Any], plan: Mapping[str, A
     _check_version(directory, found, plan)
     if found["grids"] != plan["grids"]:
         raise ValueError(f"{directory}: holds the results of another grid, so it cannot be merged.")
+
+
+def _extends(plan: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether a plan has all trials of another one."""
+    if plan["grids"] == found["grids"]:
+        return True
+    return {trial.name for trial in _trials(found)} <= {trial.name for trial in _trials(plan)}
 
 
 def _check_version(directory: Path, found: Mapping[str, Any], plan: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The trials of a grid, summarised: one row for each cell, over its seeds; and as CSV, one row for each trial.
+"""The trials of a grid, summarized: one row for each cell, over its seeds; and as CSV, one row for each trial.
 
 Only final numbers are kept, never curves: memory grows by some hundred bytes for each trial.
 """
@@ -8,56 +8,61 @@ from __future__ import annotations
 import csv
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from truenorm.lab.config import applies
-from truenorm.lab.trial import Result, Trial
+from truenorm.lab.measures import Result
+from truenorm.lab.trial import Trial
 
 COLUMNS = ("diverged", "steps", "train_loss", "held_out_loss", "accuracy", "rmse", "baseline_loss")
 
 
 @dataclass
 class Cell:
-    """The trials that differ only in their seed."""
+    """A setting: the trials that differ only in their seed. Numbers are of those that did not diverge, by seed."""
 
     options: dict[str, Any]
-    losses: list[float] = field(default_factory=list)  # held out, of those that did not diverge
-    accuracies: list[float] = field(default_factory=list)
+    losses: dict[int, float] = field(default_factory=dict)  # held out
+    train_losses: dict[int, float] = field(default_factory=dict)
+    accuracies: dict[int, float] = field(default_factory=dict)
+    rmses: dict[int, float] = field(default_factory=dict)
     diverged: int = 0
     missing: int = 0
 
     @property
     def order(self) -> tuple[float, float]:
         """For sorting: the fewest diverged trials first, then the lowest mean loss."""
-        return self.diverged, statistics.fmean(self.losses) if self.losses else math.inf
+        return self.diverged, statistics.fmean(self.losses.values()) if self.losses else math.inf
 
 
-def summarise(trials: Iterable[tuple[Trial, Result | None]], varied: Sequence[str]) -> list[Cell]:
+def summarize(trials: Iterable[tuple[Trial, Result | None]], varied: Sequence[str]) -> list[Cell]:
     """The cells, best first. `varied`: the options that tell them apart."""
     cells: dict[tuple[Any, ...], Cell] = {}
     for trial, result in trials:
-        options = _options(trial, varied)
+        options = options_of_cell(trial, varied)
         cell = cells.setdefault(tuple(options.values()), Cell(options))
         if result is None:
             cell.missing += 1
         elif result["held_out"] is None:
             cell.diverged += 1
         else:
-            cell.losses.append(result["held_out"]["loss"])
-            if result["held_out"]["accuracy"] is not None:
-                cell.accuracies.append(result["held_out"]["accuracy"])
+            seed, held_out = trial.config.seed, result["held_out"]
+            cell.losses[seed], cell.train_losses[seed] = held_out["loss"], result["train"]["loss"]
+            for values, name in ((cell.accuracies, "accuracy"), (cell.rmses, "rmse")):
+                if held_out[name] is not None:
+                    values[seed] = held_out[name]
     return sorted(cells.values(), key=lambda cell: cell.order)
 
 
-def _options(trial: Trial, names: Sequence[str]) -> dict[str, Any]:
+def options_of_cell(trial: Trial, names: Sequence[str]) -> dict[str, Any]:
     """These options of a trial; an empty text for those that have no meaning for it."""
     given = trial.config.model_dump()
     return {name: given[name] if applies(name, given) else "" for name in names}
 
 
-def mean_and_std(values: Sequence[float], form: str = ".3f") -> str:
+def mean_and_std(values: Collection[float], form: str = ".3f") -> str:
     """The mean, and the standard deviation if there are several values.
 
     >>> mean_and_std([1.0, 2.0]), mean_and_std([0.5], ".1%"), mean_and_std([])
@@ -71,12 +76,21 @@ def mean_and_std(values: Sequence[float], form: str = ".3f") -> str:
 
 def write_csv(trials: Iterable[tuple[Trial, Result | None]], varied: Sequence[str], file: TextIO) -> None:
     """One row for each trial that has a result."""
+    for _ in rows_written(trials, varied, file):
+        pass
+
+
+def rows_written(
+    trials: Iterable[tuple[Trial, Result | None]], varied: Sequence[str], file: TextIO
+) -> Iterator[tuple[Trial, Result | None]]:
+    """The same trials; a row for each that has a result is written on the way, so that they are read once."""
     writer = csv.writer(file)
     writer.writerow(["trial", *varied, "seed", *COLUMNS])
     for trial, result in trials:
         if result is not None:
-            options = _options(trial, varied)
+            options = options_of_cell(trial, varied)
             writer.writerow([trial.name, *options.values(), trial.config.seed, *_numbers(result)])
+        yield trial, result
 
 
 def _numbers(result: Mapping[str, Any]) -> Iterator[Any]:

@@ -98,7 +98,7 @@ class TaskData:
 
 
 def prepare(config: Config, alphabet: Alphabet | None = None) -> TaskData:
-    """Read the data, split it and initialise the network. `alphabet`: that of the run to resume."""
+    """Read the data, split it and initialize the network. `alphabet`: that of the run to resume."""
     shuffle, init = (np.random.default_rng([config.seed, number]) for number in (1, 2))
     match config.task:
         case "words":

@@ -7,14 +7,14 @@ style.css knows them. Charts have no legend: lines are labelled where they end, 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import altair as alt
 
 from truenorm.lab.diagnostics import BINS, LIMIT
-from truenorm.report.runs import ReportedRun
 from truenorm.report.tables import Row
 
 # Roles of colours beside those of the runs. style.css replaces each on dark screens.
@@ -34,13 +34,30 @@ class Size:
     labelled: bool  # whether there is room for labels at the ends of lines
 
 
+class Colored(Protocol):
+    """What a line shows: a run, or a setting of a comparison."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def color(self) -> str: ...
+
+
 WIDE, NARROW = Size(640, 300, labelled=True), Size(300, 220, labelled=False)
 
 
-def losses(rows: Sequence[Row], finals: Sequence[Row], runs: Sequence[ReportedRun], size: Size, unit: str) -> Chart:
+def losses(
+    rows: Sequence[Row],
+    finals: Sequence[Row],
+    runs: Sequence[Colored],
+    size: Size,
+    unit: str,
+    *,
+    bands: bool = False,
+) -> Chart:
     """Training losses as thin lines, held-out losses as thick ones, final held-out losses as dots.
 
-    rows     run, step, loss, held_out
+    rows     run, step, loss, held_out; with `bands` also lowest and highest, the edges of a band around held_out
     finals   run, step, value: of complete runs
     """
     most = most_shown(rows)
@@ -60,6 +77,25 @@ def losses(rows: Sequence[Row], finals: Sequence[Row], runs: Sequence[ReportedRu
         .encode(x=x, y=y, detail="run:N", color=run_color(runs))
         for kind, width, opacity in (("training", 1, 0.55), ("held out", 2.2, 1.0))
     ]
+    if bands:
+        edges = [
+            {"run": row["run"], "step": row["step"]}
+            | {name: scale.clipped(row[name]) for name in ("lowest", "highest")}
+            for row in rows
+            if scale.holds(row["lowest"]) and scale.holds(row["highest"])
+        ]
+        layers.insert(
+            0,
+            chart_of(edges)
+            .mark_area(opacity=0.15)
+            .encode(
+                x=x,
+                y=alt.Y("lowest:Q", title=unit, scale=scale.altair),
+                y2="highest:Q",
+                detail="run:N",
+                color=run_color(runs),
+            ),
+        )
     layers.append(
         chart_of([row | {"value": scale.clipped(row["value"])} for row in finals])
         .mark_circle(size=46, opacity=1)
@@ -68,6 +104,50 @@ def losses(rows: Sequence[Row], finals: Sequence[Row], runs: Sequence[ReportedRu
     if size.labelled:
         layers.append(_end_labels(lines, runs, scale, size))
     return finished(alt.layer(*layers), size.width, size.height)
+
+
+def intervals(
+    rows: Sequence[Row], dots: Sequence[Row], lines: Sequence[Colored], size: Size, unit: str
+) -> tuple[Chart, bool]:
+    """Means with their intervals, one below the other, and the values behind them as small dots.
+
+    rows   setting, run (whose colour it has), mean, low, high: null without an interval
+    dots   setting, run, value
+    Returns the chart, and whether something lies beyond its edges: a setting that is much worse than most must not make
+    the others one point.
+    """
+    values = [row["mean"] for row in rows] + [row["value"] for row in dots]
+    most = 2 * statistics.median(row["mean"] for row in rows)
+    scale = scale_of([value for value in values if value <= most], most=10)
+    order = [row["setting"] for row in rows]
+    axis = alt.Axis(labelLimit=280, domain=False, ticks=False, title=None, labelColor=TEXT) if size.labelled else None
+    y = alt.Y("setting:N", sort=order, axis=axis, scale=alt.Scale(paddingOuter=0.5))
+    x_axis = alt.Axis(values=scale.ticks if size.labelled else scale.ticks[::2], format=scale.format, domain=False)
+    x = alt.X("value:Q", title=unit, scale=scale.altair, axis=x_axis)
+    ends = [
+        {"setting": row["setting"], "run": row["run"]}
+        | {name: scale.clipped(row[name]) if scale.holds(row[name]) else scale.low for name in ("low", "high")}
+        for row in rows
+        if row["low"] is not None
+    ]
+    cut = max(values) > scale.high or any(
+        row["low"] < scale.low or row["high"] > scale.high for row in rows if row["low"] is not None
+    )
+    color = run_color(lines)
+    means = [row | {"value": scale.clipped(row["mean"])} for row in rows]
+    layers = [
+        chart_of([row | {"value": scale.clipped(row["value"])} for row in dots])
+        .mark_circle(size=14, opacity=0.45)
+        .encode(x=x, y=y, color=color),
+        chart_of(ends)
+        .mark_rule(strokeWidth=2)
+        .encode(x=alt.X("low:Q", title=unit, scale=scale.altair, axis=x_axis), x2="high:Q", y=y, color=color),
+        chart_of(means).mark_circle(size=60, opacity=1).encode(x=x, y=y, color=color),
+    ]
+    if not size.labelled:  # names above the intervals
+        names = chart_of(means).mark_text(align="left", baseline="bottom", dy=-6, fontSize=10.5, color=TEXT, limit=300)
+        layers.append(names.encode(x=alt.value(0), y=y, text="setting:N"))
+    return finished(alt.layer(*layers), size.width, (22 if size.labelled else 36) * (len(rows) + 1)), cut
 
 
 def most_shown(rows: Sequence[Row]) -> float:
@@ -83,7 +163,7 @@ def most_shown(rows: Sequence[Row]) -> float:
     return 3 * min(highest.values(), default=math.inf)
 
 
-def lines(rows: Sequence[Row], runs: Sequence[ReportedRun], title: str, *, reference: float | None = None) -> Chart:
+def lines(rows: Sequence[Row], runs: Sequence[Colored], title: str, *, reference: float | None = None) -> Chart:
     """A small chart with one line for each run. Rows: run, step, value. `reference`: a dashed line at this value."""
     scale = scale_of([row["value"] for row in rows] + ([] if reference is None else [reference]))
     y = alt.Y("value:Q", title=None, scale=scale.altair, axis=alt.Axis(values=scale.ticks, format=scale.format))
@@ -190,8 +270,10 @@ class ValueScale:
         return math.exp(value) if self.log else value
 
 
-def scale_of(values: Sequence[float | None], *, log: bool | None = None) -> ValueScale:
+def scale_of(values: Sequence[float | None], *, log: bool | None = None, most: int = 5) -> ValueScale:
     """A scale for these values: logarithmic if all are positive and they differ by more than a factor of 30.
+
+    most   the number of ticks of a linear scale, about
 
     >>> scale_of([2.0, 3.0]).ticks, scale_of([1e-4, 1.0]).ticks
     ([2.0, 2.2, 2.4, 2.6, 2.8, 3.0], [0.0001, 0.001, 0.01, 0.1, 1.0])
@@ -209,7 +291,7 @@ def scale_of(values: Sequence[float | None], *, log: bool | None = None) -> Valu
         return ValueScale(ticks[0], ticks[-1], True, ticks[:: max(1, (len(ticks) + 4) // 5)], text)
     if not high > low:
         low, high = low - max(1e-9, abs(low) * 0.1), high + max(1e-9, abs(high) * 0.1)
-    distance = _round_distance((high - low) / 5)
+    distance = _round_distance((high - low) / most)
     first, last = math.floor(low / distance + 1e-9), math.ceil(high / distance - 1e-9)
     digits = max(0, -math.floor(math.log10(distance) + 1e-9))
     ticks = [round(number * distance, digits) for number in range(first, last + 1)]
@@ -242,7 +324,7 @@ def chart_of(rows: Sequence[Row]) -> alt.Chart:
     return alt.Chart(inline(values=list(rows)))
 
 
-def run_color(runs: Sequence[ReportedRun]) -> alt.Color:
+def run_color(runs: Sequence[Colored]) -> alt.Color:
     return alt.Color(
         "run:N",
         scale=alt.Scale(domain=[one.name for one in runs], range=[one.color for one in runs]),
@@ -250,7 +332,7 @@ def run_color(runs: Sequence[ReportedRun]) -> alt.Color:
     )
 
 
-def _end_labels(rows: Sequence[Row], runs: Sequence[ReportedRun], scale: ValueScale, size: Size) -> alt.Chart:
+def _end_labels(rows: Sequence[Row], runs: Sequence[Colored], scale: ValueScale, size: Size) -> alt.Chart:
     """The name of each run at the end of its held-out line; moved apart where they would overlap."""
     ends = {row["run"]: row for row in rows if row["kind"] == "held out"}
     wanted = sorted((scale.place(row["value"], size.height), name) for name, row in ends.items())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from truenorm.lab.history import Diagnostics, Report
 from truenorm.report import charts
-from truenorm.report.charts import Chart
+from truenorm.report.charts import Chart, Colored
 from truenorm.report.runs import ReportedRun
 from truenorm.report.tables import Row, Table, thinned
 
@@ -36,6 +36,7 @@ class Figure:
     pictures: list[Picture]
     run: ReportedRun | None = None  # if all charts are about one run
     keyed: bool = True  # whether the colours of the runs are explained above
+    lines: Sequence[Colored] = ()  # what the colours mean, in the report of a comparison
 
 
 def figures_of(runs: Sequence[ReportedRun], tables: dict[str, Table]) -> list[Figure]:

@@ -19,6 +19,7 @@ from truenorm.lab.sampling import generate
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#a6438c", "#b8860b", "#5b6370", "#2f9fd8", "#7a3b12")
 MAX_RUNS = len(COLORS)
 SAMPLES = 20
+REPEATED = "repeated"  # the folder of the runs that the commands of a report make
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,14 @@ class ReportedRun:
         return "complete" if history.result["baseline"]["beaten"] else "complete, no better than guessing"
 
     @property
+    def repeated(self) -> str:
+        """The directory in which the commands repeat the run: not the one that holds it."""
+        return str(Path(REPEATED, self.name.strip("/")))
+
+    @property
     def commands(self) -> list[str]:
         """The commands that repeat the run."""
-        return [shlex.join(one) for one in command_lines(self.history.config, str(self.history.directory))]
+        return [shlex.join(one) for one in command_lines(self.history.config, self.repeated)]
 
 
 def read_runs(directories: Sequence[Path]) -> list[ReportedRun]:

@@ -26,6 +26,9 @@ class Table:
     columns: tuple[str, ...]
     rows: list[Row]
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     def csv(self) -> str:
         """The table as CSV, with six digits. A number that was not recorded, or not finite, is empty."""
         text = io.StringIO()

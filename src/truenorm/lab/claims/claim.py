@@ -31,14 +31,15 @@ from typing import Any, Literal, NamedTuple
 
 from truenorm.lab.grid import Grid
 from truenorm.lab.intervals import t_interval
-from truenorm.lab.trial import Result, Trial
+from truenorm.lab.measures import Result
+from truenorm.lab.trial import Trial
 
 MIN_SEEDS = 5
 LEVEL = 0.95  # of all intervals of a claim together
 Verdict = Literal["supported", "refuted", "mixed", "undecided"]
 
 
-class Found:
+class TrialResults:
     """The trials of a claim, and the results of those that have one."""
 
     def __init__(self, trials: Iterable[tuple[Trial, Result | None]]) -> None:
@@ -121,7 +122,7 @@ class Statement:
     """
 
     text: str
-    effect: Callable[[Found], Effects]
+    effect: Callable[[TrialResults], Effects]
     side: Literal["above", "below"]
     threshold: float
     unit: str
@@ -190,12 +191,12 @@ class Claim:
     statements: tuple[Statement, ...]
     remark: str = ""
 
-    def judge(self, found: Found) -> list[Finding]:
+    def judge(self, found: TrialResults) -> list[Finding]:
         level = 1 - (1 - LEVEL) / len(self.statements)
         return [judge(statement, found, level) for statement in self.statements]
 
 
-def judge(statement: Statement, found: Found, level: float = LEVEL) -> Finding:
+def judge(statement: Statement, found: TrialResults, level: float = LEVEL) -> Finding:
     """The verdict of the trials about a statement."""
     by_seed = statement.effect(found)
     effects = tuple(by_seed.get(seed, UNKNOWN) for seed in sorted(found.seeds | by_seed.keys()))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
-from truenorm.lab.claims.claim import Bounds, Claim, Effects, Found, Statement, difference, exact, log
+from truenorm.lab.claims.claim import Bounds, Claim, Effects, Statement, TrialResults, difference, exact, log
 from truenorm.lab.claims.training import WORDS, Axes, grid
 from truenorm.lab.grid import Grid
 
@@ -15,7 +15,7 @@ from truenorm.lab.grid import Grid
 FEW, DEPTH = 5, 20  # hidden layers
 
 
-def decades(found: Found, norm: str, init_scale: float, depth: int) -> Effects:
+def decades(found: TrialResults, norm: str, init_scale: float, depth: int) -> Effects:
     """How many powers of ten the gradient grows or shrinks by, from the last hidden layer to the first."""
     trials = found.by_seed("gradients", norm=norm, init_scale=init_scale, depth=depth)
     return exact(
@@ -26,11 +26,11 @@ def decades(found: Found, norm: str, init_scale: float, depth: int) -> Effects:
     )
 
 
-def steadier(init_scale: float, depth: int = DEPTH) -> Callable[[Found], Effects]:
+def steadier(init_scale: float, depth: int = DEPTH) -> Callable[[TrialResults], Effects]:
     return lambda found: difference(*(decades(found, norm, init_scale, depth) for norm in ("none", "batch")))
 
 
-def growth(init_scale: float) -> Callable[[Found], Effects]:
+def growth(init_scale: float) -> Callable[[TrialResults], Effects]:
     """How much more batch norm does in a deep network than in one of few layers."""
     return lambda found: difference(steadier(init_scale, DEPTH)(found), steadier(init_scale, FEW)(found))
 
@@ -89,8 +89,8 @@ GRADIENTS = Claim(
 # ---- internal covariate shift ----
 
 
-def lower_shift(kind: str) -> Callable[[Found], Effects]:
-    def effect(found: Found) -> Effects:
+def lower_shift(kind: str) -> Callable[[TrialResults], Effects]:
+    def effect(found: TrialResults) -> Effects:
         without, normalized = (
             exact({seed: log(one[kind], 2, 1e-30) for seed, one in found.by_seed("shift", norm=norm).items()})
             for norm in ("none", "batch")
@@ -142,13 +142,13 @@ COVARIATE_SHIFT = Claim(
 PADDED = (11, 22, 44, 100)  # 11 characters: the longest name
 
 
-def change(found: Found, norm: str, over: str, length: int) -> Effects:
+def change(found: TrialResults, norm: str, over: str, length: int) -> Effects:
     """log10 of how far padding moves the normalized valid values, relative to their size; -20 for not at all."""
     trials = found.by_seed("padding", norm=norm, statistics_over=over, max_length=length)
     return exact({seed: log(one["change"], 10, 1e-20) for seed, one in trials.items()})
 
 
-def least_growth(found: Found) -> Effects:
+def least_growth(found: TrialResults) -> Effects:
     """The smallest growth of the change from one length to the next."""
     growths = [
         difference(change(found, "batch", "all", longer), change(found, "batch", "all", shorter))
@@ -166,7 +166,7 @@ def padding_grid(seeds: int, norm: str, over: str) -> Grid:
     return grid("padding", seeds, fixed, max_length=PADDED)
 
 
-def lost_by_less_padding(found: Found) -> Effects:
+def lost_by_less_padding(found: TrialResults) -> Effects:
     trials = found.by_seed("repadding", statistics_over="all")
     return difference(*(exact({seed: one[key] for seed, one in trials.items()}) for key in ("less", "same")))
 
@@ -251,7 +251,7 @@ VALID_ROWS = Claim(
 # ---- weight and bias ----
 
 
-def undo_error(found: Found) -> Effects:
+def undo_error(found: TrialResults) -> Effects:
     return exact({seed: log(one["error"], 10, 1e-20) for seed, one in found.by_seed("undo").items()})
 
 

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from truenorm.lab.claims.claim import UNKNOWN, Bounds, Claim, Effects, Found, Statement, difference, exact
+from truenorm.lab.claims.claim import UNKNOWN, Bounds, Claim, Effects, Statement, TrialResults, difference, exact
 from truenorm.lab.grid import Grid
-from truenorm.lab.trial import Result
+from truenorm.lab.measures import Result
 
 FIRST_SEED = 1000  # results of smaller seeds were seen while the claims were written
 TARGET = 2.5  # nats, held out: guessing by the frequencies of the characters gives about 2.8
@@ -35,7 +35,7 @@ def capped_loss(result: Result) -> float:
 CAPPED = "A loss above that of a constant prediction, or of a training that diverged, counts as that."
 
 
-def capped_losses(found: Found, **options: Any) -> Effects:
+def capped_losses(found: TrialResults, **options: Any) -> Effects:
     return exact({seed: capped_loss(result) for seed, result in found.by_seed(**options).items()})
 
 
@@ -57,7 +57,7 @@ def steps_to(result: Result, target: float, budget: int) -> Bounds:
 
 
 def at_best_lr(
-    found: Found, rank: Callable[[Result], float], value: Callable[[Result], Bounds], **options: Any
+    found: TrialResults, rank: Callable[[Result], float], value: Callable[[Result], Bounds], **options: Any
 ) -> Effects:
     """The value at the learning rate with the lowest mean rank.
 
@@ -85,8 +85,8 @@ BEST_RATE = (
 )
 
 
-def speed_up(depth: int) -> Callable[[Found], Effects]:
-    def effect(found: Found) -> Effects:
+def speed_up(depth: int) -> Callable[[TrialResults], Effects]:
+    def effect(found: TrialResults) -> Effects:
         budget = max(found.values("steps", depth=depth), default=0)
 
         def steps(result: Result) -> Bounds:
@@ -131,7 +131,7 @@ CONVERGENCE = Claim(
 # ---- higher learning rates ----
 
 
-def largest_lr(found: Found, norm: str, last: Callable[[Sequence[Result]], int]) -> Effects:
+def largest_lr(found: TrialResults, norm: str, last: Callable[[Sequence[Result]], int]) -> Effects:
     """log2 of the largest learning rate for which something holds: it lies between two of the rates that were tried.
 
     last   the results at all rates, from the smallest -> the index of the last for which it holds, or -1
@@ -163,7 +163,7 @@ def last_useful(results: Sequence[Result]) -> int:
     return index
 
 
-def higher_lr(last: Callable[[Sequence[Result]], int]) -> Callable[[Found], Effects]:
+def higher_lr(last: Callable[[Sequence[Result]], int]) -> Callable[[TrialResults], Effects]:
     return lambda found: difference(largest_lr(found, "batch", last), largest_lr(found, "none", last))
 
 
@@ -203,7 +203,7 @@ LEARNING_RATE = Claim(
 # ---- initial weights ----
 
 
-def sensitivity(found: Found, norm: str) -> Effects:
+def sensitivity(found: TrialResults, norm: str) -> Effects:
     """How much the final loss differs between the scales of the initial weights; unknown if no scale learns."""
     by_scale = [found.by_seed(norm=norm, init_scale=scale) for scale in found.values("init_scale", norm=norm)]
     spread: dict[int, float | None] = {}
@@ -243,7 +243,7 @@ INITIAL_WEIGHTS = Claim(
 # ---- regularization ----
 
 
-def gap(found: Found, **options: Any) -> Effects:
+def gap(found: TrialResults, **options: Any) -> Effects:
     """The held-out loss minus the training loss; a training that diverged has none."""
     return exact(
         {
@@ -253,12 +253,12 @@ def gap(found: Found, **options: Any) -> Effects:
     )
 
 
-def fits_better(found: Found) -> Effects:
+def fits_better(found: TrialResults) -> Effects:
     """How much lower the held-out loss is with batch norm alone than with nothing."""
     return difference(*(capped_losses(found, norm=norm, dropout=0.0) for norm in ("none", "batch")))
 
 
-def narrower(than: dict[str, Any], setting: dict[str, Any]) -> Callable[[Found], Effects]:
+def narrower(than: dict[str, Any], setting: dict[str, Any]) -> Callable[[TrialResults], Effects]:
     return lambda found: difference(gap(found, **than), gap(found, **setting))
 
 
@@ -341,7 +341,7 @@ def errors(result: Result) -> Bounds:
     return UNKNOWN if share is None else Bounds(share, share)
 
 
-def more_accurate(one: dict[str, Any], other: dict[str, Any]) -> Callable[[Found], Effects]:
+def more_accurate(one: dict[str, Any], other: dict[str, Any]) -> Callable[[TrialResults], Effects]:
     return lambda found: difference(*(at_best_lr(found, capped_loss, errors, **options) for options in (other, one)))
 
 
@@ -377,10 +377,10 @@ BATCHES = (1, 2, 4, 8)
 LARGE = 32
 
 
-def harm(batch: int) -> Callable[[Found], Effects]:
+def harm(batch: int) -> Callable[[TrialResults], Effects]:
     """How much more a small batch raises the loss with batch norm than with layer norm."""
 
-    def effect(found: Found) -> Effects:
+    def effect(found: TrialResults) -> Effects:
         raised = {
             norm: difference(capped_losses(found, norm=norm, batch=batch), capped_losses(found, norm=norm, batch=LARGE))
             for norm in ("batch", "layer")
@@ -419,7 +419,7 @@ SMALL_BATCHES = Claim(
 # ---- before or after the activation ----
 
 
-def placement(found: Found) -> Effects:
+def placement(found: TrialResults) -> Effects:
     def loss(result: Result) -> Bounds:
         return Bounds(capped_loss(result), capped_loss(result))
 

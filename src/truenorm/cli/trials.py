@@ -1,0 +1,111 @@
+"""What the commands that run trials share: workers, progress, signals, and what failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from truenorm.cli.signals import SIGNALS
+from truenorm.cli.trials_progress import trials_progress
+from truenorm.explanation.terminal import printable
+from truenorm.lab.dispatch import Handlers, run_all
+from truenorm.lab.executors import Workers, cluster, default_workers, in_process, processes
+from truenorm.lab.results import MACHINE, Results, Session
+from truenorm.lab.trial import Trial
+
+SHOWN_FAILURES = 10
+WRITE_SECONDS = 10.0  # between two writes of machine.json: a process that is killed loses no more
+FAILED = 3  # exit code
+NOT_BOTH = "--workers: not with --dask, whose workers are started by dask worker."
+
+
+def workers_for(workers: int | None, dask: str | None) -> Workers:
+    if dask is not None:
+        return cluster(dask)
+    count = workers or default_workers()
+    return in_process() if count == 1 else processes(count)
+
+
+def run_missing(results: Results, missing: Iterator[Trial], count: int, pool: Workers) -> None:
+    """Run trials and write their files, with a progress bar."""
+    results.failed.clear()
+    if not count:
+        return
+    session: Session = {"trials": 0, "workers": pool.count, "seconds": 0.0}
+    results.sessions.append(session)
+    begin = written = time.monotonic()
+    with trials_progress(count) as progress:
+
+        def on_done(trial: Trial, file: bytes, seconds: float) -> None:
+            nonlocal written
+            results.add(trial, file, seconds)
+            now = time.monotonic()
+            session["trials"] += 1
+            session["seconds"] = round(now - begin, 1)
+            if now > written + WRITE_SECONDS:
+                results.write_machine()
+                written = now
+            progress.advance()
+
+        def on_failed(trial: Trial, error: str) -> None:
+            results.failed[trial.name] = error
+            progress.advance()
+
+        def on_event(message: str) -> None:
+            results.events.append(message)
+            progress.say(message)
+
+        run_all(missing, pool, Handlers(on_done, on_failed, on_event))
+
+
+@contextmanager
+def stop_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop the work as Ctrl-C does. While it is being stopped, further signals are ignored."""
+
+    def stop(_: int, __: FrameType | None) -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    if before[signal.SIGHUP] == signal.SIG_IGN:  # started by nohup
+        del before[signal.SIGHUP]
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def require_writable(file: Path, option: str) -> None:
+    """Raise before the work, and not after it, if a file cannot be written."""
+    if not file.parent.is_dir():
+        raise ValueError(f"{option}: a file in a directory that exists, got {file}.")
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{option}: an ordinary file or a new one, got {file}.")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ValueError(f"{option}: a file that may be written, got {file}.")
+
+
+def show_failed(results: Results, total: int, again: str) -> int:
+    """List failed trials on standard error. Returns the exit code."""
+    if not results.failed:
+        return 0
+    for name, error in list(results.failed.items())[:SHOWN_FAILURES]:
+        click.echo(f"failed: trial {name}: {printable(error)}", err=True)
+    more = f" The first {SHOWN_FAILURES} are above." if len(results.failed) > SHOWN_FAILURES else ""
+    click.echo(
+        f"{len(results.failed):,} of {total:,} trials failed.{more} All are listed in "
+        f"{printable(str(results.directory))}/{MACHINE}. To try them again: {again}",
+        err=True,
+    )
+    return FAILED
