@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from truenorm.cli import commands, main
 from truenorm.lab import run, table
 from truenorm.lab.layers import ForwardContext
+from truenorm.lab.training import Trainer
 
 
 def train(out: Path, *options: str) -> None:
@@ -102,6 +104,43 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         printed = capsys.readouterr()
         assert (stop.value.code, printed.out) == (2, ""), printed
         assert message in printed.err.splitlines()[-1], printed.err
+
+
+def test_closed_standard_input_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path / "run", "--task", "table", "--data", "students", "--steps", "3")
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(tmp_path / "run"), "-"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.endswith("truenorm: standard input: is closed. Give a CSV file.\n")
+
+
+@pytest.mark.parametrize("task", ["table", "gender"])
+def test_a_checkpoint_of_somebody_else_is_checked(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = Trainer.state
+
+    def forged(trainer: Trainer) -> tuple[dict[str, Any], dict[str, Any]]:
+        arrays, metadata = state(trainer)
+        if task == "table":
+            metadata["columns"] |= {"names": [], "mean": [], "std": []}
+        else:
+            arrays["parameter.positions.table"] = np.array(1, np.float32)
+        return arrays, metadata
+
+    monkeypatch.setattr(Trainer, "state", forged)
+    train(tmp_path / "run", "--task", task, "--steps", "3", *(["--data", "students"] if task == "table" else []))
+    (tmp_path / "in.csv").write_text("cgpa,iq,name\n1,2,anna\n", "utf-8")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(tmp_path / "run"), str(tmp_path / "in.csv")])
+    printed = capsys.readouterr().err
+    assert stop.value.code == 2, printed
+    assert "checkpoint" in printed
 
 
 def test_a_network_that_learned_nothing_says_so(tmp_path: Path) -> None:

@@ -68,6 +68,21 @@ def test_a_grid_survives_its_json(words: Path) -> None:
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
+        ({"norm": []}, "grid: at least one value of each option, got none."),
+        (
+            {"seed": list(range(1001)), "lr": [0.1] * 1000},
+            "grid: at most 1,000,000 trials, got 1,001,000. Leave out values, or split the grid.",
+        ),
+    ],
+)
+def test_a_grid_of_somebody_else_is_checked(axes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Grid.from_dict({"measure": "train", "axes": axes})
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
         (
             {"norm": ("none", "batch"), "batch": (1, 32)},
             "impossible cell norm=batch batch=1: --batch: at least 2 with batch norm, got 1. Use --norm layer.",

@@ -285,6 +285,18 @@ def test_merging_takes_over_what_is_damaged_and_what_is_known_about_the_machine(
         assert again.failed == {second.name: "no memory"}
 
 
+@pytest.mark.parametrize("number", ["Infinity", "NaN", "9" * 400, '"x"', "null"])
+def test_no_result_depends_on_what_is_said_about_the_machine(words: Path, tmp_path: Path, number: str) -> None:
+    grid = small_grid(words)
+    filled(tmp_path / "out", grid)
+    file = tmp_path / "out/machine.json"
+    session = f'{{"trials": {number}, "workers": 1, "seconds": {number}}}'
+    file.write_text(file.read_text().replace('"sessions": []', f'"sessions": [{session}]'))
+    assert session in file.read_text()
+    with Results(tmp_path / "out", make_plan([grid])) as results:
+        assert len(results.finished()) == len(grid)
+
+
 def test_two_processes_cannot_write_the_same_directory(words: Path, tmp_path: Path) -> None:
     plan = make_plan([small_grid(words)])
     with (

@@ -6,12 +6,15 @@ import base64
 import csv
 import io
 import json
+import math
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import floats, lists, sampled_from
 from runs import WORDS, always, ignore_report, never, small_config
 
 from truenorm.cli import main
@@ -197,8 +200,8 @@ def test_what_an_older_run_did_not_record_is_left_out(folder: Path, tmp_path: Pa
 
 
 def test_names_from_files_are_text(folder: Path, tmp_path: Path) -> None:
-    bad = '</svg><script>alert("1")</script>&'
-    out = tmp_path / '<b onclick="x">'
+    bad = '</svg><script>alert("1")</script>&\x1b[31m\x01\ufffe\udc80'  # some of them XML cannot hold
+    out = tmp_path / '<b onclick="x">\x1b'
     out.mkdir()
     (out / "config.json").write_bytes((folder / "batch" / "config.json").read_bytes())
     line = json.loads((folder / "batch" / "metrics.jsonl").read_text().splitlines()[-1])
@@ -211,6 +214,24 @@ def test_names_from_files_are_text(folder: Path, tmp_path: Path) -> None:
     assert "<b onclick" not in text
     assert "&lt;/svg&gt;&lt;script&gt;" in text
     assert all(re.fullmatch(r"[\w.-]+", name) for name, _ in report.csv_files())
+
+
+@given(lists(floats(allow_nan=False, allow_infinity=False) | sampled_from([0.0, 5e-324, 1e-300, 1.7e308, -1.7e308])))
+def test_every_finite_value_has_a_scale(values: list[float]) -> None:
+    scale = scale_of(values)
+    assert all(map(math.isfinite, [scale.low, scale.high, *scale.ticks]))
+    assert scale.low < scale.high
+    assert 1 < len(scale.ticks) < 12
+
+
+def test_a_loss_near_the_largest_number_is_drawn(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "config.json").write_bytes((folder / "batch" / "config.json").read_bytes())
+    lines = (folder / "batch" / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1]) | {"loss": 1.8e307, "held_out_loss": 1.79e308}
+    (out / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+    assert "<svg" in Report.of([out]).html()
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,9 @@ def show_cells(results: Results, grid: Grid) -> None:
     for name in ("held-out loss", *(["accuracy"] if accuracy else []), "trials", "diverged"):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells[:MOST_ROWS]:
-        options = [Text(f"{value:g}" if isinstance(value, float) else str(value)) for value in cell.options.values()]
+        options = [
+            Text(f"{value:g}" if isinstance(value, float) else printable(str(value))) for value in cell.options.values()
+        ]
         accuracies = [mean_and_std(cell.accuracies.values(), ".1%")] if accuracy else []
         ran = len(cell.losses) + cell.diverged
         table.add_row(*options, mean_and_std(cell.losses.values()), *accuracies, str(ran), str(cell.diverged or ""))

@@ -45,6 +45,8 @@ def command(directory: Path, file: Path) -> None:
         click.echo(warning, err=True)
     from_stdin = str(file) == "-"
     name = "standard input" if from_stdin else str(file)
+    if from_stdin and sys.stdin is None:
+        raise ValueError("standard input: is closed. Give a CSV file.")
     text = text_of(sys.stdin.buffer, name) if from_stdin else read_text(file)
     header, rows = read_rows(text, name)
     found = predictor.predict(header, rows, name)
@@ -52,7 +54,7 @@ def command(directory: Path, file: Path) -> None:
     for column in added:
         if column in header:
             raise ValueError(f"{name}: has a column {column!r} already, which would be added. Rename it.")
-    shown = printable if sys.stdout.isatty() else str
+    shown = printable if sys.stdout is not None and sys.stdout.isatty() else str
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(map(shown, [*header, *added]))

@@ -10,7 +10,7 @@ import click
 from truenorm.cli import Command
 from truenorm.cli.browser import open_in_browser
 from truenorm.page import write_whole
-from truenorm.report.html import TITLE
+from truenorm.report.html import TITLE, to_bytes
 from truenorm.report.kinds import report_of
 
 NAME = "truenorm-report.html"
@@ -52,7 +52,7 @@ def command(runs: tuple[Path, ...], out: Path, png: bool, svg: bool, csv: bool, 
         raise FileNotFoundError(ENOENT, "there is no such directory", str(out.parent))
     if out.is_file() and not _is_report(out):
         raise FileExistsError(EEXIST, "exists and is not a report. Choose another name, or remove it", str(out))
-    html = report.html().encode()
+    html = to_bytes(report.html())
     write_whole(out, html)
     click.echo(f"Written: {out} ({len(html) / 1000:.0f} kB, works offline)")
     folder = out.with_name(f"{out.stem}-files")

@@ -83,7 +83,15 @@ class Grid:
         axes = in_order(axes)
         if content["measure"] not in MEASURES:
             raise ValueError(f"measure: one of {', '.join(MEASURES)}, got {content['measure']!r}.")
-        return cls(content["measure"], axes)
+        grid = cls(content["measure"], axes)
+        grid.check_size()
+        return grid
+
+    def check_size(self) -> None:
+        if not all(self.axes.values()):
+            raise ValueError("grid: at least one value of each option, got none.")
+        if (size := math.prod(map(len, self.axes.values()))) > MAX_CELLS:
+            raise ValueError(f"grid: at most {MAX_CELLS:,} trials, got {size:,}. Leave out values, or split the grid.")
 
 
 def in_order(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
@@ -109,8 +117,7 @@ def parse_axis(name: str, text: str) -> tuple[Any, ...]:
 def make_grid(measure: str, axes: Mapping[str, Sequence[Any]]) -> Grid:
     """A grid that was checked: every cell is possible, its data can be read, and its network fits into memory."""
     grid = Grid(measure, in_order({name: tuple(values) for name, values in axes.items()}))
-    if (size := math.prod(map(len, grid.axes.values()))) > MAX_CELLS:
-        raise ValueError(f"grid: at most {MAX_CELLS:,} trials, got {size:,}. Leave out values, or split the grid.")
+    grid.check_size()
     used: set[str] = set()
     shapes = set()
     for cell in grid._cells():

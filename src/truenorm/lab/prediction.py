@@ -139,7 +139,7 @@ def load_predictor(directory: Path) -> Predictor:
 
 def _gender(config: Config, arrays: dict[str, Any], metadata: dict[str, Any]) -> Predictor:
     alphabet = Alphabet(tuple(metadata["alphabet"] or ()))
-    positions = arrays.get("parameter.positions.table", np.zeros((1, 0)))
+    positions = np.atleast_1d(arrays.get("parameter.positions.table", np.zeros((1, 0))))
     sizes = {
         "vocab_size": len(alphabet),
         "classes": len(GENDERS),

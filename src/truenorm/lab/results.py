@@ -248,7 +248,7 @@ def _machine(files: RunDirectory) -> Machine:
                 for one in found["sessions"]
             ],
         )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError):
         return Machine()
 
 

@@ -163,6 +163,8 @@ class Columns(BaseModel):
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
+        if not self.names:
+            raise ValueError("at least one name")
         if any(scale is not None and len(scale) != len(self.names) for scale in (self.mean, self.std)):
             raise ValueError("as many means and stds as names")
         return self

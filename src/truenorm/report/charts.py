@@ -23,6 +23,7 @@ PANEL = (236, 118)  # width and height of a small chart
 RIDGES = 9  # histograms over time in one chart
 RIDGE_HEIGHT = 2.4  # of the highest bin, in distances between two histograms
 LABEL_DISTANCE = 14  # pixels between labels at the ends of lines
+LARGEST, SMALLEST = 1e300, 1e-300  # what scales show: beyond, their arithmetic would overflow and underflow
 
 Chart = alt.LayerChart
 
@@ -278,12 +279,13 @@ def scale_of(values: Sequence[float | None], *, log: bool | None = None, most: i
     >>> scale_of([2.0, 3.0]).ticks, scale_of([1e-4, 1.0]).ticks
     ([2.0, 2.2, 2.4, 2.6, 2.8, 3.0], [0.0001, 0.001, 0.01, 0.1, 1.0])
     """
-    finite = [value for value in values if value is not None]
+    finite = [min(max(value, -LARGEST), LARGEST) for value in values if value is not None]
+    finite = [value if abs(value) > SMALLEST else 0.0 for value in finite]
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     if log is None:
         positive = [value for value in finite if value > 0]
         log = bool(positive) and high / min(positive) > 30 and low >= 0
-        low = max(min(positive), 1e-300) if log else low
+        low = min(positive) if log else low
     if log:
         exponents = range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1)
         ticks = [10.0**one for one in exponents]

@@ -41,6 +41,11 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(style=Markup(_resource("style.css")), **values)
 
 
+def to_bytes(text: str) -> bytes:
+    """UTF-8. Names of files and layers may hold what it cannot: lone surrogates."""
+    return text.encode(errors="backslashreplace")
+
+
 def drawn(figures: Sequence[Figure]) -> list[dict[str, Any]]:
     """The figures with their charts as SVG."""
     number = 0
@@ -59,7 +64,7 @@ def embedded(tables: Sequence[CSVTable], always: Sequence[str] = ()) -> Iterator
     """Each table with a link that holds it, where it is not too large. `always`: the names of those that come first."""
     left = MAX_EMBEDDED
     for table in sorted(tables, key=lambda one: one.name not in always):
-        content = base64.b64encode(table.csv().encode()).decode()
+        content = base64.b64encode(to_bytes(table.csv())).decode()
         fits = table.name in always or len(content) <= left
         left -= len(content) if fits else 0
         yield {"table": table, "link": f"data:text/csv;base64,{content}" if fits else None}
@@ -77,7 +82,7 @@ def image_files(figures: Sequence[Figure], kind: str) -> Iterator[tuple[str, byt
 def csv_files(tables: Sequence[CSVTable]) -> Iterator[tuple[str, bytes]]:
     """Name and content of each table as a file."""
     for table in tables:
-        yield f"{table.name}.csv", table.csv().encode()
+        yield f"{table.name}.csv", to_bytes(table.csv())
 
 
 def digits(value: float | None, count: int = 4) -> str:

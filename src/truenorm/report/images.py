@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import altair as alt
 import vl_convert
 
+from truenorm.explanation.terminal import printable
 from truenorm.report.charts import CONFIG, Chart
 
 VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
@@ -16,6 +18,7 @@ NEEDLESS = re.compile(r' (?:class|role|aria-[a-z]+|pointer-events|xmlns:xlink|ve
 EMPTY = re.compile(r'<path d="(?:M0,0h0v0h0Z)?"(?: display="none")?/>')
 SHAPES = re.compile(r' (?:d|transform)="[^"]*"')
 DECIMALS = re.compile(r"(\.\d)\d+")  # of a tenth of a pixel, more than can be seen
+NO_CHARACTERS = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
 IDS = re.compile(r'(id="|url\(#)')
 
 
@@ -40,11 +43,20 @@ def to_png_file(chart: Chart) -> bytes:
     return png
 
 
+def _drawable(value: Any) -> Any:
+    """The same with texts that XML can hold: others abort the process inside of vl-convert."""
+    if isinstance(value, str):
+        return printable(value).translate(NO_CHARACTERS)
+    if isinstance(value, dict):
+        return {_drawable(key): _drawable(one) for key, one in value.items()}
+    return [_drawable(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def _spec(chart: Chart, *, paper: bool = False) -> str:
     """The chart as JSON. `paper`: on a white background, for a file of its own.
 
     Altair would check each specification against its schema, in two thirds of the time that a report takes. The tests
     do that.
     """
-    spec = chart.to_dict(validate=False)
+    spec = _drawable(chart.to_dict(validate=False))
     return json.dumps(spec | {"config": CONFIG | ({"background": "white"} if paper else {})})
