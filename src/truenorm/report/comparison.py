@@ -208,6 +208,9 @@ class ComparisonReport:
             count = len(self.comparison.grid.axes[option]) if option is not None else 1
             if len(lines) < count:
                 text += f" {len(lines)} of {count:,} values are drawn: those whose best settings are the best."
+            most = charts.most_shown(rows)
+            if any(row["loss"] > most or row["highest"] > most for row in rows):
+                text += " What lies beyond the upper edge is drawn on it."
             said = "Line chart of mean losses over steps. " + ", ".join(_end(rows, one) for one in lines) + "."
             pictures = [
                 Picture(
