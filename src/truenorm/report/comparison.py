@@ -11,6 +11,7 @@ from pathlib import Path
 from truenorm.lab.config import LISTS, STUDENTS
 from truenorm.report import charts, html
 from truenorm.report.figures import UNITS, Figure, Picture
+from truenorm.report.html import CSVTable
 from truenorm.report.runs import COLORS, REPEATED
 from truenorm.report.settings import (
     NUMBERS,
@@ -80,10 +81,10 @@ class ComparisonReport:
         }
 
     @cached_property
-    def tables(self) -> list[html.CSVTable]:
+    def tables(self) -> list[CSVTable]:
         comparison = self.comparison
         varied = tuple(comparison.grid.varied())
-        tables: list[html.CSVTable] = [
+        tables: list[CSVTable] = [
             Table(
                 "settings",
                 "Means over the seeds that did not diverge, their 95% intervals, and differences to the best setting.",
