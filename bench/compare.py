@@ -38,7 +38,7 @@ CLUSTER = """
 import sys
 from distributed import LocalCluster
 if __name__ == "__main__":
-    cluster = LocalCluster(n_workers=int(sys.argv[1]), threads_per_worker=1, dashboard_address=None)
+    cluster = LocalCluster(n_workers=int(sys.argv[1]), threads_per_worker=1, dashboard_address=":0")
     print(cluster.scheduler_address, flush=True)
     sys.stdin.read()
 """
@@ -128,15 +128,22 @@ def run(module: str, *arguments: str, stop_at: tuple[Path, int] | None = None) -
     assert process.stdout is not None
     if stop_at is not None:
         directory, count = stop_at
-        while process.poll() is None and sum(1 for _ in directory.glob("trial-*")) < count:
+        while sum(1 for _ in directory.glob("trial-*")) < count and _is_alive(process.pid):
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
+    with process.stdout:
+        output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)  # not by `wait`, which does not say how much memory it took
+    process.returncode = os.waitstatus_to_exitcode(status)
     expected = 0 if stop_at is None else 130
-    if os.waitstatus_to_exitcode(status) != expected:
+    if process.returncode != expected:
         raise SystemExit(f"bench.compare: {' '.join(arguments)} must end with {expected}.\n{output}")
     return Command(time.perf_counter() - begin, usage.ru_maxrss / 1024, output)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a child still runs. `Popen.poll` would collect what `wait4` says."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 # ---- cluster ----
@@ -179,7 +186,11 @@ def cluster(rounds: int, steps: int, folder: Path) -> tuple[str, bool]:
 def cluster_of(workers: int) -> Iterator[str]:
     """A cluster on this machine; its address."""
     with subprocess.Popen(
-        [sys.executable, "-c", CLUSTER, str(workers)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CLUSTER, str(workers)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # workers complain when their scheduler ends first
+        text=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from fake_trials import small_grid
 
 from truenorm.cli import main
 from truenorm.lab.claims import CLAIMS
+from truenorm.lab.results import Results, make_plan
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -46,6 +49,17 @@ def test_bad_input_is_said_before_anything_runs(
     assert (code, out) == (2, "")
     assert err.startswith(f"truenorm: {message}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_directory_of_a_comparison_is_left_alone(words: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "compared"
+    with Results(out, make_plan([small_grid(words)])):
+        pass
+    before = (out / "grid.json").read_bytes()
+    code, _, problem = called(capsys, "--only", "undo", "--seeds", "1", "--out", str(out))
+    assert code == 2
+    assert problem == f"truenorm: {out}: holds the results of truenorm compare, not of claims. Choose another --out.\n"
+    assert (out / "grid.json").read_bytes() == before
 
 
 def test_verdicts_are_the_same_when_the_trials_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

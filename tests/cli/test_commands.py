@@ -262,6 +262,17 @@ def test_the_sentences_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert change[1:] == [0.0, 0.0]
 
 
+def test_a_report_that_the_demo_cannot_write_is_said_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("precious.html").write_text("<p>Mine</p>")
+    message = "truenorm: --report: a file in a directory that exists, got none/demo.html.\n"
+    assert in_process(capsys, "demo", "--report", "none/demo.html") == (2, "", message)
+    message = "truenorm: precious.html: exists and is not a report. Choose another name, or remove it.\n"
+    assert in_process(capsys, "demo", "--report", "precious.html") == (2, "", message)
+
+
 def test_demo_shows_both_examples_training_and_what_to_do_next(tmp_path: Path) -> None:
     done = run("demo", "--report", str(tmp_path / "demo.html"))
     assert done.returncode == 0
@@ -277,7 +288,7 @@ def test_demo_shows_both_examples_training_and_what_to_do_next(tmp_path: Path) -
         assert text in done.stdout
     assert max(map(len, done.stdout.replace(str(tmp_path), "").splitlines())) <= 80
     text = (tmp_path / "demo.html").read_text("utf-8")
-    assert "truenorm train --norm none --init-scale 0.02 --out runs/none-small\n" in text
+    assert "truenorm train --norm none --init-scale 0.02 --out repeated/none-small\n" in text
     assert str(tmp_path.parent) not in text
     for part in PARTS:
         assert f"#part={part} " in done.stdout

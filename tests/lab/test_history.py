@@ -18,7 +18,7 @@ def test_the_history_holds_what_was_reported(words: Path, tmp_path: Path) -> Non
     result = run.start(tmp_path / "run", small_config(words, steps=4), reports.append, never)
     history = read_history(tmp_path / "run")
     assert (history.result, history.step, history.diverged_at) == (result, 4, None)
-    assert (history.problem() is None) == result["baseline"]["beaten"]
+    assert (history.problem() is None) == (history.warning("words") is None) == result["baseline"]["beaten"]
     assert history.config == run.read_config(tmp_path / "run")
     for read, reported in zip(history.reports, reports, strict=True):
         assert read.model_dump(exclude_unset=True) == {
@@ -51,6 +51,7 @@ def test_an_unfinished_run_and_a_line_that_is_being_written(words: Path, tmp_pat
     metrics.write_bytes(metrics.read_bytes() + b'{"step": 2, "lo')
     history = read_history(tmp_path / "run")
     assert (history.result, history.step, len(history.reports)) == (None, 1, 1)
+    assert history.warning("words") == "The run is not complete: step 1 of 60. Its words may get better."
     metrics.unlink()
     assert read_history(tmp_path / "run").reports == []
 
@@ -62,6 +63,7 @@ def test_a_run_that_diverged_says_so(words: Path, tmp_path: Path) -> None:
     history = read_history(tmp_path / "run")
     assert history.result is None
     assert history.problem() == f"Training diverged at step {history.diverged_at}."
+    assert history.warning("words") == f"{history.problem()} Its words are worth little."
     recorded = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     with pytest.raises(run.Diverged):
         run.resume(tmp_path / "run", ignore_report, never)

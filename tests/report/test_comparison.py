@@ -184,8 +184,13 @@ def test_only_seeds_are_one_setting(words: Path, tmp_path: Path) -> None:
 
 def test_many_settings_stay_below_3_mb(words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page shows some of them, and says so; the tables have all."""
-    drawn = []
-    monkeypatch.setattr(images, "to_svg", lambda chart, number, text: drawn.append(chart) or "<svg></svg>")
+    drawn: list[Any] = []
+
+    def draw(chart: Any, number: int, text: str) -> str:
+        drawn.append(chart)
+        return "<svg></svg>"
+
+    monkeypatch.setattr(images, "to_svg", draw)
     lrs, scales = (tuple((1 + number) / 100 for number in range(count)) for count in (12, 20))
     grid = small_grid(words, seeds=2, lr=lrs, init_scale=scales)
     with Results(tmp_path / "out", make_plan([grid])) as results:

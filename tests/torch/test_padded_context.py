@@ -316,8 +316,13 @@ def test_two_position_axes_need_two_lengths_or_an_axis() -> None:
         (
             {"lengths": [0.5, 1.0]},
             TypeError,
-            "padded: lengths are whole numbers, got torch.float32. "
-            "For relative lengths pass (lengths * x.shape[1]).round().long().",
+            "padded: lengths are whole numbers, got torch.float32. Multiply relative lengths by the number of "
+            "positions, and round them.",
+        ),
+        (
+            {"lengths": [50.0, 20.0]},
+            TypeError,
+            "padded: lengths are whole numbers, got torch.float32. Pass lengths.long().",
         ),
         (
             {"lengths": torch.tensor([True])},

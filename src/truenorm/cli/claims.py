@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from truenorm.cli import Command
+from truenorm.cli.files import require_writable
 from truenorm.cli.signals import STOPPED
 from truenorm.cli.train import Directory
-from truenorm.cli.trials import NOT_BOTH, require_writable, run_missing, show_failed, stop_signals, workers_for
+from truenorm.cli.trials import NOT_BOTH, run_missing, show_failed, stop_signals, workers_for
 from truenorm.cli.trials_progress import duration
 from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
@@ -26,7 +27,8 @@ from truenorm.lab.claims import CLAIMS
 from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, TrialResults, combined, headline
 from truenorm.lab.claims.document import document
 from truenorm.lab.claims.picture import picture
-from truenorm.lab.results import Results, Session, make_plan
+from truenorm.lab.grid import Grid
+from truenorm.lab.results import GRID, Results, Session, make_plan, read_plan
 from truenorm.page import write_whole
 
 STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow", "mixed": "yellow"}
@@ -103,6 +105,7 @@ def command(
     count = seeds or (QUICK_SEEDS if quick else SEEDS)
     grids = {claim.name: list(claim.grids(quick, count)) for claim in claims}
     plan = make_plan([grid for some in grids.values() for grid in some])
+    _refuse_comparison(out)
     with workers_for(workers, dask) as pool, Results(out, plan, replace=True) as results:
         missing = [trial for trial, result in results.read() if result is None]
         total = sum(1 for _ in results.trials())
@@ -136,6 +139,14 @@ def command(
         write_whole(drawn, picture(claims, findings).encode())
         write_whole(write, document(claims, findings, grids, repeat, machine, drawn.name).encode())
     return code
+
+
+def _refuse_comparison(out: Path) -> None:
+    """Raise for the directory of a comparison: its plan would be replaced."""
+    if not (out / GRID).is_file():
+        return
+    if any(Grid.from_dict(grid).command_line("") is not None for grid in read_plan(out)["grids"]):
+        raise ValueError(f"{out}: holds the results of truenorm compare, not of claims. Choose another --out.")
 
 
 def _time_taken(seconds: list[float | None], sessions: list[Session]) -> str:

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from truenorm.cli import Command
 from truenorm.cli import train as train_command
+from truenorm.cli.files import require_writable
 from truenorm.cli.signals import STOPPED
-from truenorm.cli.trials import NOT_BOTH, require_writable, run_missing, show_failed, stop_signals, workers_for
+from truenorm.cli.trials import NOT_BOTH, run_missing, show_failed, stop_signals, workers_for
 from truenorm.cli.trials_progress import duration
 from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen

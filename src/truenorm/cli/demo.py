@@ -12,6 +12,7 @@ import click
 import truenorm as tn
 from truenorm.cli import Command
 from truenorm.cli.comparison import show_comparison
+from truenorm.cli.files import require_report, require_writable
 from truenorm.explanation import examples
 from truenorm.explanation.cells import cells_of
 from truenorm.explanation.text import Screen, table
@@ -41,6 +42,9 @@ def command(report: Path | None) -> None:
 
     Shows what batch normalization computes, how padding changes its result, and how it affects training.
     """
+    if report is not None:
+        require_writable(report, "--report")
+        require_report(report)
     console = Screen()
     console.rule("1. What batch normalization computes", align="left")
     console.print(

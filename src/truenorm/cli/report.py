@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from errno import EEXIST, ENOENT
+from errno import ENOENT
 from pathlib import Path
 
 import click
 
 from truenorm.cli import Command
 from truenorm.cli.browser import open_in_browser
+from truenorm.cli.files import require_report
 from truenorm.page import write_whole
-from truenorm.report.html import TITLE, to_bytes
+from truenorm.report.html import to_bytes
 from truenorm.report.kinds import report_of
 
 NAME = "truenorm-report.html"
@@ -50,8 +51,7 @@ def command(runs: tuple[Path, ...], out: Path, png: bool, svg: bool, csv: bool, 
     report = report_of(runs)
     if not out.parent.is_dir():
         raise FileNotFoundError(ENOENT, "there is no such directory", str(out.parent))
-    if out.is_file() and not _is_report(out):
-        raise FileExistsError(EEXIST, "exists and is not a report. Choose another name, or remove it", str(out))
+    require_report(out)
     html = to_bytes(report.html())
     write_whole(out, html)
     click.echo(f"Written: {out} ({len(html) / 1000:.0f} kB, works offline)")
@@ -68,10 +68,3 @@ def command(runs: tuple[Path, ...], out: Path, png: bool, svg: bool, csv: bool, 
         click.echo(f"Written: {len(contents)} files in {folder}")
     if open_it:
         open_in_browser(out)
-
-
-def _is_report(path: Path) -> bool:
-    """Whether this file is empty or holds a report, and may be overwritten."""
-    with path.open("rb") as file:
-        head = file.read(1024)
-    return not head or TITLE.encode() in head

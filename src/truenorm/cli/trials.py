@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import click
@@ -84,16 +82,6 @@ def stop_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def require_writable(file: Path, option: str) -> None:
-    """Raise before the work, and not after it, if a file cannot be written."""
-    if not file.parent.is_dir():
-        raise ValueError(f"{option}: a file in a directory that exists, got {file}.")
-    if file.exists() and not file.is_file():
-        raise ValueError(f"{option}: an ordinary file or a new one, got {file}.")
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise ValueError(f"{option}: a file that may be written, got {file}.")
 
 
 def show_failed(results: Results, total: int, again: str) -> int:

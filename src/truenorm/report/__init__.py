@@ -14,3 +14,5 @@
 Charts are drawn when the report is written, so the file holds SVG only. Colours are fixed in the charts; style.css
 replaces each by its counterpart for dark screens. The same runs give the same bytes.
 """
+
+TITLE = "report · truenorm</title>"  # ends the title of every report

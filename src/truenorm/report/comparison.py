@@ -11,6 +11,7 @@ from pathlib import Path
 from truenorm.lab.config import LISTS, STUDENTS
 from truenorm.report import charts, html
 from truenorm.report.figures import UNITS, Figure, Picture
+from truenorm.report.html import CSVTable
 from truenorm.report.runs import COLORS, REPEATED
 from truenorm.report.settings import (
     NUMBERS,
@@ -80,10 +81,10 @@ class ComparisonReport:
         }
 
     @cached_property
-    def tables(self) -> list[html.CSVTable]:
+    def tables(self) -> list[CSVTable]:
         comparison = self.comparison
         varied = tuple(comparison.grid.varied())
-        tables: list[html.CSVTable] = [
+        tables: list[CSVTable] = [
             Table(
                 "settings",
                 "Means over the seeds that did not diverge, their 95% intervals, and differences to the best setting.",
@@ -208,6 +209,9 @@ class ComparisonReport:
             count = len(self.comparison.grid.axes[option]) if option is not None else 1
             if len(lines) < count:
                 text += f" {len(lines)} of {count:,} values are drawn: those whose best settings are the best."
+            most = charts.most_shown(rows)
+            if any(row["loss"] > most or row["highest"] > most for row in rows):
+                text += " What lies beyond the upper edge is drawn on it."
             said = "Line chart of mean losses over steps. " + ", ".join(_end(rows, one) for one in lines) + "."
             pictures = [
                 Picture(

@@ -13,7 +13,6 @@ from markupsafe import Markup
 from truenorm.report import images
 from truenorm.report.figures import Figure
 
-TITLE = "report · truenorm</title>"  # ends the title of every report
 MAX_EMBEDDED = 800_000  # bytes of tables in the document, so that it stays below 3 MB
 
 

@@ -33,15 +33,16 @@ def extents_of(
 
 
 def _read(lengths: Any) -> Lengths:
-    values = torch.as_tensor(lengths)
+    values = torch.as_tensor(lengths, dtype=None if len(lengths) else torch.long)
     if values.dim() != 1:
         raise ValueError(f"padded: lengths of shape (b,), got {tuple(values.shape)}.")
     if values.dtype == torch.bool:
         raise TypeError("padded: lengths are whole numbers, got booleans. A mask goes into valid=.")
     if values.is_floating_point() or values.is_complex():
+        relative = not values.is_complex() and bool(((values >= 0) & (values <= 1)).all())
+        fix = "Multiply relative lengths by the number of positions" if relative else "Pass lengths.long()"
         raise TypeError(
-            f"padded: lengths are whole numbers, got {values.dtype}. "
-            "For relative lengths pass (lengths * x.shape[1]).round().long()."
+            f"padded: lengths are whole numbers, got {values.dtype}. {fix}{', and round them' if relative else ''}."
         )
     found = tuple(values.tolist())
     if any(one < 0 for one in found):
