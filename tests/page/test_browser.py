@@ -249,7 +249,7 @@ def test_an_address_that_was_just_typed_is_not_overwritten_by_what_was_waiting(o
 
 
 def test_the_browsers_back_leads_to_the_part_before(open_page: Open) -> None:
-    page = open_page("#part=padding&padding.fill=3")
+    page = open_page("#part=padding&padding.length=6")
     page.locator("#tab-table").click()
     page.get_by_role("radio", name="Layer").check()
     page.locator("#tab-network").click()
@@ -259,7 +259,7 @@ def test_the_browsers_back_leads_to_the_part_before(open_page: Open) -> None:
         settle(page)
         assert shown_part(page) == part
     assert page.get_by_role("radio", name="Layer").is_checked()
-    assert page.evaluate("location.hash") == "#part=table&norm=layer&padding.fill=3"
+    assert page.evaluate("location.hash") == "#part=table&norm=layer&padding.length=6"
 
 
 A4 = {"width": 718, "height": 1047}  # inside of the margins
