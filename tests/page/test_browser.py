@@ -288,6 +288,34 @@ def test_on_paper_nothing_is_cut_off(open_page: Open) -> None:
     assert page.locator(".share span").first.evaluate(style) == ["exact", "rgb(11, 92, 173)"]  # in light colours
 
 
+ROOTS = """() => [...document.querySelectorAll("section:not([hidden]) .root")].map((root) => {
+    const [sign, , inside] = root.children;
+    const [own, its] = [root, inside].map((one) => one.getBoundingClientRect());
+    return {
+        sign: sign.textContent, strokes: getComputedStyle(root).backgroundImage.split("linear-gradient").length - 1,
+        left: its.left - own.left, above: its.top - own.top, below: own.bottom - its.bottom, high: own.height,
+    };
+})"""
+
+
+def test_a_root_is_as_high_as_what_is_under_it(open_page: Open) -> None:
+    page = open_page("#part=table")
+    roots = page.evaluate(ROOTS)
+    assert len(roots) >= 3
+    for root in roots:
+        assert (root["sign"], root["strokes"]) == ("√", 4)
+        assert root["left"] > 8  # room for the sign
+        assert 1 < root["above"] < root["high"] / 2
+        assert -1 < root["below"] < 4
+
+
+def test_batch_and_layer_norm_stand_side_by_side(open_page: Open) -> None:
+    page = open_page("#part=table", viewport={"width": 1366, "height": 768})
+    batch, layer = (page.locator(f".beside [data-norm={name}]").bounding_box() for name in ("batch", "layer"))
+    assert batch["y"] == layer["y"]
+    assert batch["x"] + batch["width"] < layer["x"]
+
+
 def test_few_columns_have_their_dots_at_once(open_page: Open) -> None:
     page = open_page("#part=table", viewport=PHONE)
     assert page.locator(".strips svg").count() == 6

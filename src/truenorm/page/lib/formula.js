@@ -156,7 +156,8 @@ function readOne(rest) {
     if (next(rest, "|")) return enclosed(rest, "|", "|");
     const [kind, text] = rest.pop() ?? [];
     if (kind === "number") return readNumeral(text);
-    if (kind === "words") return mathml("mtext", {}, text);
+    // Not <mtext>: that counts as space, and signs between spaces get no room.
+    if (kind === "words") return mathml("mi", { mathvariant: "normal" }, text);
     if (kind !== "name") throw new SyntaxError("formula: a number or a name.");
     if (text !== "sqrt") return readName(text);
     if (!next(rest, "(")) throw new SyntaxError("formula: sqrt has brackets.");
