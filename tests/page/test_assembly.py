@@ -30,14 +30,18 @@ def test_under_node(file: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.fixture(scope="module")
+def copied_cases() -> list[dict[str, Any]]:
+    made = subprocess.run([node(), str(HERE / "code.mjs")], capture_output=True, text=True, check=True).stdout
+    return list(json.loads(made))
+
+
 @pytest.mark.parametrize("library", ["NumPy", "PyTorch", "truenorm"])
-def test_copied_code_makes_the_same_numbers(library: str) -> None:
+def test_copied_code_makes_the_same_numbers(library: str, copied_cases: list[dict[str, Any]]) -> None:
     if library == "PyTorch":
         pytest.importorskip("torch")
-    made = subprocess.run([node(), str(HERE / "code.mjs")], capture_output=True, text=True, check=True).stdout
-    cases = json.loads(made)
-    assert len(cases) > 150
-    for case in cases:
+    assert len(copied_cases) > 150
+    for case in copied_cases:
         code: str = case["programs"][library]
         names: dict[str, Any] = {}
         exec(code, names)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import DESKTOP, PHONE, Open, go_to, violations
+from browser import DESKTOP, PHONE, Open, go_to, stop_clock, violations
 from numpy.testing import assert_allclose
 from padding_page import HERE, LONG, METHODS, card, padding, said, set_padding, shown
 
@@ -213,6 +213,7 @@ def test_copied_code_gives_the_numbers_that_are_shown(open_page: Open, library: 
 
 def test_a_copy_is_seen_and_its_code_can_be_shown(open_page: Open) -> None:
     page = open_page(HERE, permissions=["clipboard-read", "clipboard-write"])
+    stop_clock(page)
     buttons = card(page, "all").locator(".copy")
     button, code = buttons.get_by_role("button", name="PyTorch", exact=True), buttons.locator("pre")
     width = button.bounding_box()["width"]
@@ -221,9 +222,13 @@ def test_a_copy_is_seen_and_its_code_can_be_shown(open_page: Open) -> None:
     page.wait_for_function("() => document.querySelector('.copied')?.innerText === 'copied ✓'")
     assert button.bounding_box()["width"] == width
     assert button.is_visible()  # by its name, which has not changed
-    page.wait_for_function("() => document.querySelector('#live').textContent === 'Copied as PyTorch.'")
-    page.wait_for_function("() => document.querySelector('.copied') === null")
+    page.clock.run_for(1000)
+    assert page.locator("#live").inner_text() == "Copied as PyTorch."
+    assert page.locator(".copied").count() == 1
+    page.clock.run_for(1000)
+    assert page.locator(".copied").count() == 0
     assert button.inner_text() == "PyTorch"
+    page.clock.resume()
 
     buttons.get_by_text("Show the code").click()
     page.wait_for_function("() => document.querySelector('details[open] pre')?.textContent !== ''")
