@@ -26,14 +26,14 @@ PICTURES: dict[str, tuple[str, str, ViewportSize, Literal["light", "dark"]]] = {
     "overview": ("part=overview", TOP, DESKTOP, "light"),
     "why": ("part=why", TOP, DESKTOP, "light"),
     "table": ("part=table&norm=layer", TOP, DESKTOP, "light"),
-    "padding": ("part=padding&padding.fill=10", "4. So the mean shrinks", DESKTOP, "light"),
+    "padding": ("part=padding&padding.length=13", "4. So the mean shrinks", DESKTOP, "light"),
     "backward": ("part=backward&backward.step=dvar", TOP, DESKTOP, "light"),
     "network": ("part=network&network.step=dC", TOP, DESKTOP, "light"),
     "running": ("part=running", TOP, DESKTOP, "light"),
     "training": ("part=training", TOP, DESKTOP, "dark"),
     "table-phone": ("part=table", TOP, PHONE, "light"),
     "backward-phone": ("part=backward&backward.step=dvar", TOP, PHONE, "dark"),
-    "padding-phone": ("part=padding&padding.fill=10", "4. So the mean shrinks", PHONE, "dark"),
+    "padding-phone": ("part=padding&padding.length=13", "4. So the mean shrinks", PHONE, "dark"),
     "training-phone": ("part=training", TOP, PHONE, "light"),
 }
 STEPS = 3000  # of live training

@@ -13,7 +13,7 @@ import { backwardConventions, reasonInWords, verdictInWords } from "../../src/tr
 import { inNumbers, numbersInGraph } from "../../src/truenorm/page/backward/steps.js";
 import { forward } from "../../src/truenorm/page/maths/normalization.js";
 import {
-    METHODS, columnSums, defineSentences, driftCurve, normalizeWatched, readSentences, respell,
+    METHODS, columnSums, defineSentences, driftCurve, fillNow, normalizeWatched, readSentences, respell,
 } from "../../src/truenorm/page/padding/model.js";
 import { parseBlock } from "../../src/truenorm/page/lib/blocks.js";
 import { ticks } from "../../src/truenorm/page/lib/chart.js";
@@ -166,11 +166,11 @@ function checkNumbers(state) {
     if (!state.fragment().includes("padding.")) return; // always the same
     const sentences = readSentences(state);
     for (const method of Object.values(METHODS)) {
-        normalizeWatched(sentences, method, state.get("padding.fill"));
+        normalizeWatched(sentences, method, fillNow(state));
         const heights = driftCurve(sentences, method).map(([, moved]) => moved).filter(Number.isFinite);
         assert.ok(ticks(Math.min(...heights), Math.max(...heights)).length < 20);
     }
-    columnSums(sentences, state.get("padding.fill"));
+    columnSums(sentences, fillNow(state));
 }
 
 // ---- cases ----

@@ -4,8 +4,8 @@ import { test } from "node:test";
 
 import { attentionWeights, selfAttention } from "../../src/truenorm/page/maths/attention.js";
 import {
-    METHODS, MOST_FILL, MOST_WORDS, SENTENCES_START, SENTENCE_FIELDS, defineSentences, driftCurve, fillOf,
-    normalizeWatched, paddingOfEach, paddingRows, readSentences, respell,
+    METHODS, MOST_FILL, MOST_WORDS, SENTENCES_START, SENTENCE_FIELDS, defineSentences, changeSentences, driftCurve,
+    fillNow, lengthFor, normalizeWatched, paddedLength, paddingOfEach, paddingRows, readSentences, respell,
 } from "../../src/truenorm/page/padding/model.js";
 import { createState } from "../../src/truenorm/page/lib/state.js";
 
@@ -30,7 +30,35 @@ test("padding fills up to the longest sentence, then both", () => {
     assert.deepEqual([0, 1, 2, 50].map((fill) => paddingOfEach([2, 4], fill)), [[0, 0], [2, 0], [3, 1], [51, 49]]);
     assert.deepEqual([0, 1, 2, 50].map((fill) => paddingRows([2, 4], fill)), [0, 2, 4, 100]);
     assert.deepEqual([0, 1, 2].map((fill) => paddingRows([3, 3], fill)), [0, 0, 2]);
-    for (let fill = 0; fill <= MOST_FILL; fill++) assert.equal(fillOf([2, 4], paddingRows([2, 4], fill)), fill);
+    for (let fill = 0; fill <= MOST_FILL; fill++) {
+        assert.equal(lengthFor([2, 4], paddingRows([2, 4], fill)), paddedLength([2, 4], fill));
+    }
+});
+
+test("the address holds the length that sentences are filled up to", () => {
+    for (const [length, fill] of [[0, 0], [4, 1], [9, 6], [53, 50]]) {
+        const state = sentences(`#padding.length=${length}`);
+        assert.equal(fillNow(state), fill);
+        assert.equal(paddedLength([2, 4], fill), length);
+        assert.equal(state.complaints(), "");
+    }
+    for (const [length, fill] of [[1, 1], [3, 1], [54, 50], [61, 50]]) { // too short or too long for these sentences
+        const state = sentences(`#padding.length=${length}`);
+        assert.equal(fillNow(state), fill);
+        assert.ok(state.complaints().includes(`padding.length: ${length} given, but these sentences can be filled up to `
+            + `4 words at least and 49 more; ${fill + 3} is used.`), state.complaints());
+    }
+});
+
+test("other sentences are filled up as far as those before", () => {
+    for (const [length, after] of [[0, 0], [4, 5], [9, 10]]) {
+        const state = sentences(`#padding.length=${length}`);
+        const fill = fillNow(state);
+        changeSentences(state, { "padding.second": respell(HOW, ["How", "are", "you", "all", "today"]) });
+        assert.deepEqual([state.get("padding.length"), fillNow(state)], [after, fill]);
+        changeSentences(state, { "padding.second": HOW.slice(0, 2), "padding.watched": 0 });
+        assert.deepEqual([state.get("padding.length"), fillNow(state)], [after && after - 3, fill]);
+    }
 });
 
 test("layer norm and words only do not move to the last bit, whatever the numbers", () => {
@@ -78,7 +106,7 @@ test("a cell that is no number is left out, and costs its neighbours nothing", (
 test("an address that makes no sense changes nothing", () => {
     const many = Array.from({ length: MOST_WORDS + 1 }, () => "a,1,2,3,4,5,6").join(";");
     for (const text of ["", "a", "a,1,2,3,4,5", "a%20b,1,2,3,4,5,6", "_,1,2,3,4,5,6", many]) {
-        const state = sentences(`#padding.first=${text}&padding.fill=51&padding.watched=-1`);
+        const state = sentences(`#padding.first=${text}&padding.length=62&padding.watched=-1`);
         for (const [name, value] of Object.entries(SENTENCES_START)) assert.equal(state.get(name), value);
         assert.match(state.complaints(), /padding\.first/);
     }

@@ -388,6 +388,17 @@ def test_a_large_table_stays_in_its_boxes(open_page: Open) -> None:
     assert page.evaluate("scrollY") == 0
 
 
+def test_bessels_correction_is_chosen_here_too(open_page: Open) -> None:
+    page = open_page("#part=backward&backward.step=dvar")
+    panel = page.locator("#panel-backward")
+    assert "the variance divides by n." in panel.inner_text()
+    panel.get_by_label("n − 1, Bessel’s correction").check()
+    assert "the variance divides by n − 1." in panel.inner_text()
+    assert flushed(page) == "#part=backward&ddof=1&backward.step=dvar"
+    panel.get_by_label("RMS", exact=True).check()
+    assert panel.get_by_label("n − 1, Bessel’s correction").is_disabled()
+
+
 @pytest.mark.slow  # the quick tests look at every part once: test_browser.py
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -396,7 +407,6 @@ def test_axe_finds_nothing_in_the_backward_pass(open_page: Open, scheme: str, vi
     bad = "#part=backward&norm=group&groups=3&backward.step=dx&x=1e9,2,3;abc,5,6;1e-9,,9;-7,8,9&backward.dy=1,z,3"
     for fragment in (None, "#part=backward&backward.step=all&norm=rms&backward.loss=squares", bad):
         if fragment:
-            page.evaluate("fragment => { location.hash = fragment; }", fragment)
-            page.wait_for_timeout(50)
+            go_to(page, fragment)
         assert violations(page) == ""
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]

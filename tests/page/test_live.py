@@ -47,6 +47,14 @@ def wait_for_steps(page: Any, least: int, timeout: float = 30_000, runs: int = 1
     )
 
 
+def pause(page: Any) -> list[int]:
+    """Pause, wait until the last steps are trained and drawn, and return where they ended."""
+    button(page, "Pause").click()
+    button(page, "Run").wait_for(timeout=30_000)
+    page.wait_for_function("() => !document.querySelector('.live .status').textContent.includes('a second')")
+    return steps(page)
+
+
 def sentences(page: Any) -> list[str]:
     return [text for text in page.locator(".live .problem").all_inner_texts() if text]
 
@@ -83,10 +91,9 @@ def test_the_first_losses_are_those_of_the_lab(open_page: Open) -> None:
     words = "%0A".join(case["words"])
     page = open_page(f"{HERE}&training.words={words}&training.a=batch,before,0.1,1,1,32,0")
     wait_for_steps(page, 0)
-    for _ in range(3):
+    for taken in (1, 2, 3):
         button(page, "Step").click()
-        page.wait_for_timeout(150)
-    wait_for_steps(page, 3)
+        wait_for_steps(page, taken)
     shown = page.locator(".live .legend li").first.inner_text()
     assert shown.split() == ["A", f"{case['want']['losses'][2]:.4g}"]
 
@@ -312,16 +319,13 @@ def test_running_pausing_and_leaving(open_page: Open) -> None:
         }""",
         timeout=30_000,
     )
-    button(page, "Pause").click()
-    button(page, "Run").wait_for()
-    page.wait_for_timeout(300)  # it is drawn a moment later
-    stopped = steps(page)
-    page.wait_for_timeout(1000)
+    stopped = pause(page)
+    page.wait_for_timeout(400)  # more than two drawings
     assert steps(page) == stopped
     button(page, "Run").click()
     wait_for_steps(page, stopped[0] + 10)
     page.locator("#tab-table").click()
-    page.wait_for_timeout(1500)
+    page.wait_for_function("() => document.querySelector('.live .run').textContent === 'Run'")
     page.locator("#tab-training").click()
     assert button(page, "Run").is_visible()
 
@@ -346,12 +350,7 @@ def test_both_are_always_at_the_same_step(open_page: Open) -> None:
     page.evaluate(WATCH)
     button(page, "Run").click()
     wait_for_steps(page, 60)
-    button(page, "Pause").click()
-    button(page, "Run").wait_for()
-    page.wait_for_timeout(300)
-    stopped = steps(page)
-    page.wait_for_timeout(300)
-    assert steps(page) == stopped
+    pause(page)
     seen = page.evaluate("seen")
     assert len({text for text, _ in seen}) > 3
     for text, legend in seen:

@@ -256,6 +256,36 @@ def test_bad_input_is_answered_where_it_happened(open_page: Open) -> None:
     assert "Rows with the notes\u2019 z: 1, 2, 4." in page.locator(".network-layer .note").inner_text()
 
 
+DRAWN = """() => {
+    const box = document.querySelector(".network-graph");
+    const nodes = [...box.querySelectorAll(".node")];
+    const cuts = (one) => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight;
+    const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+    const frames = nodes.map((one) => one.getBoundingClientRect());
+    return {
+        scrolls: box.scrollWidth > box.clientWidth,
+        least: Math.min(...frames.flatMap(({ width, height }) => [width, height])),
+        cut: nodes.filter(cuts).map((one) => one.innerText),
+        meet: frames.filter((a, i) => frames.some((b, k) => k > i && meet(a, b))).length,
+        bottom: Math.max(...frames.map(({ bottom }) => bottom)),
+        labels: box.querySelectorAll("svg text").length, shapes: nodes.map((one) => one.innerText.split(/\\s+/)),
+    };
+}"""
+
+
+@pytest.mark.parametrize("size", ["small", "notes"])
+def test_on_a_phone_the_whole_graph_is_in_sight(open_page: Open, size: str) -> None:
+    page = open_page(f"#part=network&network.size={size}&network.step=dC", viewport=PHONE)
+    drawn = page.evaluate(DRAWN)
+    assert (drawn["scrolls"], drawn["cut"], drawn["meet"], drawn["labels"]) == (False, [], 0, 0)
+    assert drawn["least"] >= 24  # large enough for a finger
+    assert drawn["bottom"] < PHONE["height"]
+    assert ["W2", "4×6" if size == "small" else "100×27"] in drawn["shapes"]
+    page.set_viewport_size(DESKTOP)
+    page.wait_for_function("() => document.querySelectorAll('.network-graph svg text').length > 10")
+    assert ["W2"] in page.evaluate(DRAWN)["shapes"]
+
+
 # test_browser.py looks at the part as it opens, in these two views.
 LARGE, WRONG = "size=notes&network.step=dW2", "layer=a,1,1,1,1,1,1,1,1&network.lr=1000&network.step=dC"
 VIEWS = [

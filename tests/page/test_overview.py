@@ -16,6 +16,7 @@ def test_every_part_can_be_reached_from_the_drawing_by_keyboard(open_page: Open)
     page = open_page()
     reached = set()
     places = page.locator("#panel-overview button[data-part]")
+    texts = places.all_inner_texts()
     for i in range(places.count()):
         places.nth(i).focus()
         goal = places.nth(i).get_attribute("data-part")
@@ -24,6 +25,12 @@ def test_every_part_can_be_reached_from_the_drawing_by_keyboard(open_page: Open)
         assert shown_part(page) == goal
         assert page.evaluate("document.activeElement.id") == f"tab-{goal}"
         reached.add(goal)
+        title = page.get_by_role("heading", name="A first layer, small enough to compute by hand")
+        if "three nodes" in texts[i]:
+            page.wait_for_function("() => scrollY > 500")
+            assert 0 <= title.bounding_box()["y"] < 150
+        else:
+            assert page.evaluate("scrollY") == 0
         go_to(page, "#")
     assert reached == set(PARTS) - {"overview"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import DESKTOP, PHONE, Open, go_to, violations
+from browser import DESKTOP, PHONE, Open, go_to, stop_clock, violations
 from numpy.testing import assert_allclose
 from padding_page import HERE, LONG, METHODS, card, padding, said, set_padding, shown
 
@@ -98,8 +98,8 @@ def test_padding_is_dragged_by_mouse_and_keyboard(open_page: Open) -> None:
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('.bar output').textContent === '4 rows'")
-    assert padding(page).get_attribute("aria-valuetext") == "4 rows"
+    page.wait_for_function("document.querySelector('.bar output').textContent === 'to 5 words: 4 rows'")
+    assert padding(page).get_attribute("aria-valuetext") == "to 5 words: 4 rows"
     assert_allclose(shown(page, "all", "moved"), METHODS["all"].change(4), rtol=1e-9)
     assert page.locator(".stack tr.pad:not(.statistic)").count() == 4
     assert "6 rows of words and 4 of padding: 40 %" in page.locator(".rows").inner_text()
@@ -112,7 +112,7 @@ def test_the_curve_is_the_drift_and_moves_the_padding(open_page: Open) -> None:
     scrub.focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('.bar output').textContent === '8 rows'")
+    page.wait_for_function("document.querySelector('.bar output').textContent === 'to 7 words: 8 rows'")
     counted, layer, valid = page.locator(".drift .legend b").all_inner_texts()
     assert (counted, layer, valid) == (f"{METHODS['all'].change(8):.4g}", "0", "0")
     set_padding(page, 100)
@@ -126,10 +126,10 @@ def moved_texts(page: Any) -> set[str]:
 
 
 def test_a_number_has_the_same_digits_everywhere(open_page: Open) -> None:
-    page = open_page(f"{HERE}&padding.fill=50")
+    page = open_page(f"{HERE}&padding.length=53")
     check_digits(page, 100)
     for rows in (2, 4, 6, 44):
-        go_to(page, f"{HERE}&padding.fill={rows // 2}")
+        go_to(page, f"{HERE}&padding.length={rows // 2 + 3}")
         check_digits(page, rows)
 
 
@@ -197,7 +197,7 @@ def test_the_result_stays_in_sight_with_the_slider(open_page: Open) -> None:
 def test_copied_code_gives_the_numbers_that_are_shown(open_page: Open, library: str) -> None:
     if library == "PyTorch":
         pytest.importorskip("torch")
-    page = open_page(HERE + "&padding.fill=3")
+    page = open_page(HERE + "&padding.length=6")
     page.evaluate("navigator.clipboard.writeText = async (text) => { globalThis.copied = text; }")
     for name in METHODS:
         card(page, name).get_by_role("button", name=library).click()
@@ -213,6 +213,7 @@ def test_copied_code_gives_the_numbers_that_are_shown(open_page: Open, library: 
 
 def test_a_copy_is_seen_and_its_code_can_be_shown(open_page: Open) -> None:
     page = open_page(HERE, permissions=["clipboard-read", "clipboard-write"])
+    stop_clock(page)
     buttons = card(page, "all").locator(".copy")
     button, code = buttons.get_by_role("button", name="PyTorch", exact=True), buttons.locator("pre")
     width = button.bounding_box()["width"]
@@ -221,9 +222,13 @@ def test_a_copy_is_seen_and_its_code_can_be_shown(open_page: Open) -> None:
     page.wait_for_function("() => document.querySelector('.copied')?.innerText === 'copied ✓'")
     assert button.bounding_box()["width"] == width
     assert button.is_visible()  # by its name, which has not changed
-    page.wait_for_function("() => document.querySelector('#live').textContent === 'Copied as PyTorch.'")
-    page.wait_for_function("() => document.querySelector('.copied') === null")
+    page.clock.run_for(1000)
+    assert page.locator("#live").inner_text() == "Copied as PyTorch."
+    assert page.locator(".copied").count() == 1
+    page.clock.run_for(1000)
+    assert page.locator(".copied").count() == 0
     assert button.inner_text() == "PyTorch"
+    page.clock.resume()
 
     buttons.get_by_text("Show the code").click()
     page.wait_for_function("() => document.querySelector('details[open] pre')?.textContent !== ''")
@@ -252,9 +257,9 @@ def test_where_copying_is_forbidden_the_code_is_shown_and_selected(open_page: Op
 
 EXTREMES = {
     "default": "",
-    "much padding": "&padding.fill=50&padding.rows=computed",
+    "much padding": "&padding.length=53&padding.rows=computed",
     "long words": (
-        f"&padding.first={LONG},1,2,3,1e9,x,3.21;{LONG}s,_,2,3,-1e-7,123456.789,_&padding.watched=0&padding.fill=9"
+        f"&padding.first={LONG},1,2,3,1e9,x,3.21;{LONG}s,_,2,3,-1e-7,123456.789,_&padding.watched=0&padding.length=10"
     ),
     "twelve words": "&padding.second=" + ";".join(f"{LONG},1,2,3,{i},5,-1e300" for i in range(12)),
 }

@@ -230,7 +230,8 @@ def test_axe_finds_nothing_and_the_page_never_scrolls_sideways(
 def test_sheets_scroll_together(open_page: Open) -> None:
     page = open_page(f"#x={write(table_of(40, 40))}")
     cell(page, "x", 39, 39).focus()
-    page.wait_for_timeout(200)
+    settle(page)  # scrolling is told in a frame, and followed in it
+    settle(page)
     for sheet in ("x", "xhat", "y"):
         inside = page.evaluate(
             """(sheet) => {

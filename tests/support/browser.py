@@ -29,6 +29,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+PATIENCE = 60_000  # milliseconds that a condition may take, on a machine that is busy with other work
 PHONE, DESKTOP = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 PARTS = ("overview", "why", "table", "padding", "backward", "network", "running", "training")
 
@@ -99,7 +100,7 @@ def open_page(browser: Any, address: str, first_page: tuple[Any, list[str]]) -> 
             page.goto("about:blank")  # or another fragment would load nothing
             page.mouse.move(0, 0)
         opened.append(page)
-        page.set_default_timeout(5000)
+        page.set_default_timeout(PATIENCE)
         page.goto(address + fragment)
         return page
 
@@ -119,6 +120,13 @@ def go_to(page: Any, fragment: str) -> None:
 def settle(page: Any) -> None:
     """Let watchers and a frame run."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+
+
+def stop_clock(page: Any) -> None:
+    """From here on the page's timers run by `page.clock.run_for(milliseconds)` alone: however slow the machine is, a
+    test sees every step, and it waits for none. Only for a page of its own: opened with options."""
+    page.clock.install(time=0)
+    page.clock.pause_at(1)
 
 
 def node() -> str:

@@ -33,7 +33,8 @@ def padding(page: Any) -> Any:
 
 def set_padding(page: Any, rows: int) -> None:
     padding(page).fill(str(rows // 2))
-    page.wait_for_function("(text) => document.querySelector('.bar output').textContent === text", arg=f"{rows} rows")
+    wanted = f"to {rows // 2 + 3} words: {rows} rows"
+    page.wait_for_function("(text) => document.querySelector('.bar output').textContent === text", arg=wanted)
 
 
 def cell(page: Any, word: str, what: str, number: int) -> Any:

@@ -9,8 +9,9 @@ each module has a scope of its own in the delivered file too, and assembly reads
 Relative names cannot be used, because a data: URL has no folder that they could be relative to. Each URL ends with a
 `sourceURL`, so that stack traces and debuggers name the file.
 
-Comments that fill whole lines and indentation are left out, a third of the file. No parser is needed for that, as the
-tests make sure that no template literal and no comment behind code spans lines. The page stays under 500 KB.
+Comments and indentation are left out, a third of the file, and so are most line breaks. No parser is needed for that:
+the tests make sure that no template literal and no comment behind code spans lines, and that no text looks like a
+comment. The page stays under 500 KB.
 
 A policy in the file allows its style and its three inline scripts by their hashes, and modules and workers from data:
 URLs; workers inherit it. Everything else is forbidden, so that no request can leave the page.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -60,7 +62,7 @@ def assemble(texts: Mapping[str, str] | None = None) -> str:
     """The whole page as one HTML document, from `sources()` or from other texts under the same paths."""
     texts = sources() if texts is None else texts
     styles = sorted((path for path in texts if path.endswith(".css")), key=lambda path: (path != "lib/style.css", path))
-    style = "\n" + "\n".join(without_comments(texts[path]) for path in styles)
+    style = "\n" + "\n".join(without_spaces(without_comments(texts[path])) for path in styles)
     import_map = as_import_map({path: text for path, text in texts.items() if path.endswith(".js")})
     scripts = " ".join(map(_hash, (import_map, FAILURE_SCRIPT, START_SCRIPT)))
     policy = (
@@ -127,25 +129,42 @@ def as_import_map(modules: Mapping[str, str]) -> str:
 
 
 def without_comments(text: str) -> str:
-    """JavaScript or CSS without indentation, blank lines and comments that fill whole lines, in few lines.
+    """JavaScript or CSS without indentation, blank lines and comments, in few lines.
 
-    >>> without_comments("/* A\\nfile. */\\nif (a) {\\n    // why\\n    b = c(\\n        d, // e\\n        f);\\n}\\n")
-    'if (a) {b = c(d, // e\\nf);}'
+    >>> without_comments("/* A\\nfile. */\\nif (a) {\\n    // why\\n    b = /** C */ (\\n    d);\\n}\\ne(); // f\\n")
+    'if (a) {b = (d);}e();'
     """
     kept: list[str] = []
     inside = False
     for line in map(str.strip, text.splitlines()):
         inside = inside or (line.startswith("/*") and "*/" not in line[:-2])
-        if line and not inside and not line.startswith("//"):
-            above = kept[-1] if kept else "//"
+        if not inside and (code := _COMMENT.sub("", line).strip()):
+            above = kept[-1] if kept else "import "
             # Each import keeps a line of its own: lib/worker.js reads them.
-            ended = ",([{" if above.startswith("import ") else ",([{;"
-            if above[-1] in ended and "//" not in above and not line.startswith("import "):
-                kept[-1] += line
+            is_whole = above.startswith("import ") and above.endswith(";")
+            joins = (above[-1] in _OPEN or code[0] in _CLOSE) and not is_whole and not code.startswith("import ")
+            if joins and kept:
+                kept[-1] += code
             else:
-                kept.append(line)
+                kept.append(code)
         inside = inside and not line.endswith("*/")
     return "\n".join(kept)
+
+
+# Comments within a line, and behind its code. A line may be joined to the one above if that ends with a sign of the
+# first kind, or it begins with one of the second: every statement ends with a semicolon, so no line break means one.
+_COMMENT = re.compile(r"/\*.*?\*/ ?|(^| )// .*")
+_OPEN = ",([{;}"
+_CLOSE = ")]}.?:+&|"
+
+
+def without_spaces(style: str) -> str:
+    """CSS without the spaces that mean nothing. Its strings hold no sign that is looked for here.
+
+    >>> without_spaces("a > b, c :is(d, e) { width: calc(1px + 2px); color: red; }")
+    'a>b,c :is(d,e){width:calc(1px + 2px);color:red}'
+    """
+    return re.sub(r"\s*([{};,>])\s*|(?<=:) ", r"\1", style).replace(";}", "}")
 
 
 def as_script_data(json: str) -> str:

@@ -6,7 +6,7 @@ A part is one file with `export function mountName(root, state)`. `root` is its 
 its elements into root, and draws in `state.watch`; see state.js for when that runs. It never reaches outside of root.
 */
 import { mountBackward } from "#backward/part.js";
-import { html, refuse } from "#lib/elements.js";
+import { fade, html, refuse } from "#lib/elements.js";
 import { guardEntry } from "#lib/entry.js";
 import { PROBLEM, defineProblem } from "#lib/problem.js";
 import { choice, createState } from "#lib/state.js";
@@ -128,6 +128,8 @@ function connectTabs(state) {
         });
     });
     const list = tabs[0].parentElement;
+    list.addEventListener("scroll", () => fade(list), { passive: true });
+    new ResizeObserver(() => fade(list)).observe(list);
     state.watch(["part"], () => {
         const { offsetLeft, offsetWidth } = tabs[names.indexOf(state.get("part"))];
         list.scrollLeft = offsetLeft - list.offsetLeft - (list.clientWidth - offsetWidth) / 2; // on a phone, in sight

@@ -68,7 +68,7 @@ interface Fields {
     "table.cell": SheetCell;
     "backward.loss": LossKind; "backward.dy": string[][]; "backward.cell": string; "backward.step": string;
     "padding.first": string[][]; "padding.second": string[][]; "padding.rows": "given" | "computed";
-    "padding.fill": number; "padding.watched": number;
+    "padding.length": number; "padding.watched": number;
     "network.size": NetworkSize; "network.step": string; "network.cell": string; "network.words": string[];
     "network.seed": number; "network.lr": number; "network.path": DescentPath;
     "network.layer": string[]; "network.norm": "batch" | "layer"; "network.z": string;
@@ -107,6 +107,7 @@ interface Look { hue: number; dash: number; shape: number; thin?: boolean }
 interface Series extends Partial<Look> { name: string; points: [number, number][] }
 interface ChartData {
     series: Series[]; at: number | null; logarithmic: boolean; stretched: boolean; places: number[] | null;
+    frame: { x: number; y: number[] } | null;
 }
 type Point = [number, number];
 /** A question with its answers; `right` is the place of the right one, and `because` is shown after a choice. */
@@ -218,6 +219,11 @@ interface NetworkModel extends NetworkExplanation { losses: number[]; headline: 
 interface MatrixUpdate {
     step: NetworkStep; labels: NetworkLabels; chosen: Point; texts: ((value: number) => string) | null;
     marked?: ((row: number) => string) | null;
+}
+/** Left edge, top and width of each node; how tall nodes are, and what of it the picture does not get. */
+interface GraphLayout {
+    nodes: Record<string, [left: number, top: number, width: number]>; tall: number; size: number[]; edge: number;
+    above: number; labelled: boolean;
 }
 type ValueReader = (name: string, i: number, j: number) => number;
 interface SumOfProducts { open?: string; terms: number[][]; close?: string }

@@ -17,7 +17,7 @@ import { copyButtons } from "#lib/copy.js";
 import { html, putText } from "#lib/elements.js";
 import { formula } from "#lib/formula.js";
 import { formatNumber, readNumber } from "#lib/numbers.js";
-import { PROBLEM, fitCell, readProblem } from "#lib/problem.js";
+import { PROBLEM, divisorChooser, fitCell, readProblem } from "#lib/problem.js";
 import { questions } from "#lib/question.js";
 import { choice, textTable } from "#lib/state.js";
 import { choiceTable, entryTable } from "#lib/tables.js";
@@ -173,7 +173,8 @@ function backwardInputs(state) {
         html("div", { class: "controls" }, chooser(state, "norm", "Norm", titles(NORMS)),
             chooser(state, "backward.loss", "Loss", titles(LOSSES))),
         html("div", { class: "columns backward-inputs" }, x.element, dy.element,
-            html("div", { class: "backward-about" }, loss, conventions, tableButton(state, "Change x, γ, β or ε"))),
+            html("div", { class: "backward-about" }, loss, conventions,
+                html("div", { class: "controls" }, divisorChooser(state), tableButton(state, "Change x, γ, β or ε")))),
         problem,
     );
 

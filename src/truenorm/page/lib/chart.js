@@ -37,7 +37,7 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null,
         html("div", { class: "slider" }, html("label", { for: id }, xLabel), range, value), legend,
     );
     /** @type {ChartData} */
-    let data = { series: [], at: null, logarithmic: false, stretched: false, places: null };
+    let data = { series: [], at: null, logarithmic: false, stretched: false, places: null, frame: null };
     /** @type {number[]} */
     let places = [];
 
@@ -76,7 +76,8 @@ export function lineChart({ title, xLabel, yLabel, height = 260, onscrub = null,
         const left = box.getBoundingClientRect().left + MARGIN.left;
         const inside = (event.clientX - left) / (box.clientWidth - MARGIN.left - MARGIN.right);
         const warped = places.map(warpOf(data.stretched));
-        const there = warped[0] + inside * (warped.at(-1) - warped[0]);
+        const [first, last] = endsOf(places, data).map(warpOf(data.stretched));
+        const there = first + inside * (last - first);
         const place = warped.indexOf(nearest(warped, there));
         if (places[place] !== data.at) move(place);
     };
@@ -105,12 +106,14 @@ export function ticks(low, high, about = 5) {
  * @type {(data: ChartData, places: number[], at: number | undefined, look: { label: string; yLabel: string; height:
  *     number; width: number }) => SVGElement}
  */
-function plot({ series, logarithmic, stretched }, places, at, { label, yLabel, height, width }) {
+function plot(data, places, at, { label, yLabel, height, width }) {
+    const { series, logarithmic, stretched, frame } = data;
     /** @type {(y: number) => number} */
     const up = logarithmic ? (y) => (y > 0 ? Math.log10(y) : NaN) : (y) => y;
-    const ys = series.flatMap(({ points }) => points.map(([, y]) => up(y))).filter(Number.isFinite);
+    const known = [...series.flatMap(({ points }) => points.map(([, y]) => y)), ...(frame?.y ?? [])];
+    const ys = known.map(up).filter(Number.isFinite);
     const [low, high] = widened(Math.min(...ys, Infinity), Math.max(...ys, -Infinity));
-    const [first, last] = [places[0] ?? 0, places.at(-1) ?? 1];
+    const [first, last] = endsOf(places, data);
     const warp = warpOf(stretched);
     /** @type {(x: number) => number} */
     const part = (x) => (warp(x) - warp(first)) / (warp(last) - warp(first) || 1);
@@ -137,6 +140,14 @@ function plot({ series, logarithmic, stretched }, places, at, { label, yLabel, h
             : svg("line", { class: "cursor", x1: across(at), x2: across(at), y1: MARGIN.top, y2: bottom }),
         series.map((one, i) => line(one.points.map(([x, y]) => [across(x), down(y)]), lookOf(one, i))),
     );
+}
+
+/**
+ * From where to where the axis goes: at least as far as the frame, in which little would look like much.
+ * @type {(places: number[], data: ChartData) => Point}
+ */
+function endsOf(places, { frame }) {
+    return [places[0] ?? 0, Math.max(places.at(-1) ?? 1, frame?.x ?? 0)];
 }
 
 /**

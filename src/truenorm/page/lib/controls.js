@@ -2,7 +2,7 @@
 Controls that are bound to the state: what a person changes is set at once, and what changes elsewhere is shown.
 
     chooser(state, "norm", "Norm", { batch: "Batch", layer: "Layer" })          // radio buttons
-    slider(state, "padding.fill", "Padding", { least: 0, most: 100 })       // a range with its number
+    slider(state, "running.size", "Batch size", { least: 1, most: 64 })         // a range with its number
 
 Each returns an element with a label; give the element to html(...). Values are those of the field: words or numbers.
 */
@@ -42,21 +42,21 @@ export function chooser(state, name, label, options) {
 
 /**
  * A range; `show` turns its value into the words beside it, and may look at the fields `showing`, too. With `stops`, it
- * moves from one of these values to the next.
+ * moves from one of these values to the next; they may depend on `showing`, but not how many there are.
  * @type {(state: State, name: NumberName, label: string, options: { least?: number; most?: number;
- *     stops?: number[] | null; show?: (value: number) => string; showing?: FieldName[] }) => HTMLElement}
+ *     stops?: (() => number[]) | null; show?: (value: number) => string; showing?: FieldName[] }) => HTMLElement}
  */
 export function slider(state, name, label, { least, most, stops = null, show = formatNumber, showing = [] }) {
     const id = uniqueId();
     /** @type {HTMLInputElement} */
     const range = html("input", {
-        type: "range", id, min: stops ? 0 : least, max: stops ? stops.length - 1 : most, step: 1,
-        oninput: () => state.set({ [name]: stops ? stops[range.valueAsNumber] : range.valueAsNumber }),
+        type: "range", id, min: stops ? 0 : least, max: stops ? stops().length - 1 : most, step: 1,
+        oninput: () => state.set({ [name]: stops ? stops()[range.valueAsNumber] : range.valueAsNumber }),
     });
     const value = html("output", { for: id, "aria-live": "off" }); // the range says it
     state.watch([name, ...showing], () => {
         const now = state.get(name);
-        const place = stops ? stops.findLastIndex((one) => one <= now) : now;
+        const place = stops ? stops().findLastIndex((one) => one <= now) : now;
         if (range.valueAsNumber !== place) range.value = String(place);
         putText(value, show(now));
         range.setAttribute("aria-valuetext", show(now));

@@ -92,8 +92,11 @@ export function watchWidth(element) {
     widths.observe(content); // it may grow
 }
 
-/** @type {(box: Element) => void} */
-function fade(box) {
+/**
+ * What is cut off at its left or right fades.
+ * @type {(box: Element) => void}
+ */
+export function fade(box) {
     const { scrollLeft, scrollWidth, clientWidth } = box;
     box.classList.toggle("more-left", scrollLeft > 1);
     box.classList.toggle("more-right", scrollWidth - clientWidth - scrollLeft > 1);

@@ -83,7 +83,7 @@ function spread(element) {
     }
     if (element.localName !== "mfrac" || element.textContent.length < LONG) return [element];
     const [above, below] = element.children;
-    const inside = [...above.children].flatMap(spread);
+    const inside = above.getAttribute("class") === "root" ? [above] : [...above.children].flatMap(spread);
     /** @type {(sign: string) => MathMLElement} */
     const plain = (sign) => mathml("mo", { stretchy: "false" }, sign);
     return [plain("("), ...inside, plain(")"), plain("/"), below];
@@ -156,11 +156,22 @@ function readOne(rest) {
     if (next(rest, "|")) return enclosed(rest, "|", "|");
     const [kind, text] = rest.pop() ?? [];
     if (kind === "number") return readNumeral(text);
-    if (kind === "words") return mathml("mtext", {}, text);
+    // Not <mtext>: that counts as space, and signs between spaces get no room.
+    if (kind === "words") return mathml("mi", { mathvariant: "normal" }, text);
     if (kind !== "name") throw new SyntaxError("formula: a number or a name.");
     if (text !== "sqrt") return readName(text);
     if (!next(rest, "(")) throw new SyntaxError("formula: sqrt has brackets.");
-    return mathml("msqrt", {}, bare(enclosed(rest, "(", ")")));
+    return root(bare(enclosed(rest, "(", ")")));
+}
+
+/**
+ * The sign is drawn by CSS, as high as what is under it. That of <msqrt> grows only with a font that has larger ones,
+ * and few systems have such a font. As text there is a √, of no size.
+ * @type {(inside: Element) => MathMLElement}
+ */
+function root(inside) {
+    const sign = mathml("mo", { stretchy: "false", lspace: "0", rspace: "0" }, "√");
+    return mathml("mrow", { class: "root" }, sign, mathml("mspace", { width: "0.62em" }), inside);
 }
 
 /** @type {(rest: Token[], open: string, close: string) => MathMLElement} */

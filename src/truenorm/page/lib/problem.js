@@ -10,6 +10,7 @@ Cells are kept as the text that was typed. A text that is no number is shown whe
 as `valid` leaves out padding. `weight` and `bias` are texts too, one a column; without one, weight is 1 and bias 0.
 */
 import { NORMS, describe } from "#maths/normalization.js";
+import { chooser } from "#lib/controls.js";
 import { readNumber } from "#lib/numbers.js";
 import { choice, numberBetween, textRow, textTable, wholeBetween } from "#lib/state.js";
 
@@ -46,6 +47,16 @@ export function defineProblem(state) {
         const [wanted, groups] = [state.get("groups"), equalGroups(columns(), state.get("groups"))];
         return wanted === groups ? "" : `groups: ${wanted} cannot share ${columns()} columns equally, ${groups} can.`;
     });
+}
+
+/**
+ * Whether the variance divides by n or by n − 1, for the parts that show it; RMS norm has no variance.
+ * @type {(state: State) => HTMLFieldSetElement}
+ */
+export function divisorChooser(state) {
+    const element = chooser(state, "ddof", "Variance: divide by", { 0: "n", 1: "n − 1, Bessel’s correction" });
+    state.watch(["norm"], () => (element.disabled = !NORMS[state.get("norm")].center));
+    return element;
 }
 
 /** @type {(name: string, got: number, most: number, of: string) => string} */

@@ -16,7 +16,7 @@ A value is replaced, never changed in place: `set` compares by identity. What is
 
 A part of the page gets `state.part(name)`: the same, but its watchers run only while the part is shown, and catch up
 when it is. Names: the table that all parts share has plain names (problem.js); what belongs to one part begins with the
-part's name and a dot, as in "padding.fill".
+part's name and a dot, as in "padding.length".
 
 Codecs turn a value into text that may stand in an address and back. `encode` takes every value; `decode` throws where
 the text makes no sense, `check` where a value is too large.

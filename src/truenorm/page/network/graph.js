@@ -6,29 +6,37 @@ their numbers, and of their gradients once the backward pass has reached them.
     graph.update({ steps, at: "dHN" });
 
 One Tab stop; arrow keys move from node to node. The layer from left to right stands in the middle, its parameters
-above, the statistics of the norm below. Where there is no room, the drawing scrolls to the chosen node.
+above, the statistics of the norm below. On a phone the way turns down behind HZ and comes back, and shapes stand in the
+nodes. In between, the drawing scrolls to the chosen node.
 */
-import { html, scrollBox, setVariable, svg } from "#lib/elements.js";
+import { html, putText, scrollBox, setVariable, svg } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
 import { drawCells, shapeOf } from "#network/cells.js";
 
-const PITCH = [127, 84];
-const WIDE = 82;
-const NARROW = 60;
-const TALL = 54;
-
 /**
- * Column and lane of each node, in the order of the forward pass.
- * @type {Record<string, Point>}
+ * Left edge, top and width of each node, in the order of the forward pass.
+ * @type {Record<string, [left: number, top: number, width: number]>}
  */
 export const NODES = {
-    C: [0, 1], X: [1, 0], E: [1, 1], W1: [1.74, 0], b1: [2.26, 0], H0: [2, 1], "μ": [2, 2], "σ²": [3, 2], HN: [3, 1],
-    "γ": [3.74, 0], "β": [4.26, 0], HZ: [4, 1], HA: [5, 1], W2: [5.74, 0], b2: [6.26, 0], logits: [6, 1], "Ŷ": [7, 1],
-    Y: [8, 0], L: [8, 1],
+    C: [0, 84, 82], X: [127, 0, 82], E: [127, 84, 82], W1: [232, 0, 60], b1: [298, 0, 60], H0: [254, 84, 82],
+    "μ": [254, 168, 82], "σ²": [381, 168, 82], HN: [381, 84, 82], "γ": [486, 0, 60], "β": [552, 0, 60],
+    HZ: [508, 84, 82], HA: [635, 84, 82], W2: [740, 0, 60], b2: [806, 0, 60], logits: [762, 84, 82],
+    "Ŷ": [889, 84, 82], Y: [1016, 0, 82], L: [1016, 84, 82],
+};
+/** @type {typeof NODES} */
+const ON_A_PHONE = {
+    C: [0, 60, 54], X: [68, 0, 54], E: [68, 60, 54], W1: [124, 0, 38], b1: [164, 0, 26], H0: [136, 60, 54],
+    "μ": [136, 120, 54], "σ²": [204, 120, 54], HN: [204, 60, 54], "γ": [260, 0, 38], "β": [300, 0, 26],
+    HZ: [272, 60, 54], HA: [272, 120, 54], W2: [260, 240, 38], b2: [300, 240, 26], logits: [272, 180, 54],
+    "Ŷ": [204, 180, 54], Y: [68, 180, 54], L: [136, 180, 54],
+};
+/** @type {Record<"wide" | "phone", GraphLayout>} */
+const LAYOUTS = {
+    wide: { nodes: NODES, tall: 54, size: [1098, 222], edge: 14, above: 28, labelled: true },
+    phone: { nodes: ON_A_PHONE, tall: 46, size: [326, 286], edge: 8, above: 30, labelled: false },
 };
 const EDGES = /** @type {[string, string][]} */ (("C>E X>E E>H0 W1>H0 b1>H0 H0>μ H0>σ² μ>σ² H0>HN μ>HN σ²>HN HN>HZ "
     + "γ>HZ β>HZ HZ>HA HA>logits W2>logits b2>logits logits>Ŷ Ŷ>L Y>L").split(" ").map((edge) => edge.split(">")));
-const SIZE = [8 * PITCH[0] + WIDE, 2 * PITCH[1] + TALL];
 
 /**
  * The node that a step is about: H0 of "H0", "dH0", "dH0 (through μ)" and "new H0".
@@ -56,16 +64,37 @@ function edgesOf({ name, part }) {
 /** @type {(options: { onchoose: (node: string) => void }) => View<{ steps: NetworkStep[]; at: string }>} */
 export function networkGraph({ onchoose }) {
     const names = Object.keys(NODES);
-    const edges = svg("svg", { viewBox: `0 0 ${SIZE[0]} ${SIZE[1]}`, "aria-hidden": "true" });
+    const narrow = matchMedia("screen and (max-width: 48rem)");
+    const edges = svg("svg", { "aria-hidden": "true" });
     const nodes = names.map((name) => drawnNode(name, () => onchoose(name)));
     const plane = html("div", {
         class: "plane", role: "group", "aria-label": "The network, from C to the loss L", onkeydown: move,
     }, edges, nodes.map(({ element }) => element));
     const box = scrollBox("The network", plane);
     box.classList.add("network-graph");
-    setVariable(plane, "--wide", SIZE[0]);
-    setVariable(plane, "--tall", SIZE[1]);
+    let layout = LAYOUTS.wide;
     let revealed = "";
+    /** @type {{ steps: NetworkStep[]; at: string } | null} */
+    let shown = null;
+    arrange();
+    narrow.addEventListener("change", () => {
+        arrange();
+        if (shown) update(shown);
+    });
+
+    function arrange() {
+        layout = narrow.matches ? LAYOUTS.phone : LAYOUTS.wide;
+        const [wide, tall] = layout.size;
+        edges.setAttribute("viewBox", `0 0 ${wide} ${tall}`);
+        plane.classList.toggle("phone", narrow.matches);
+        for (const [name, value] of Object.entries({ wide, tall, node: layout.tall })) {
+            setVariable(plane, `--${name}`, value);
+        }
+        nodes.forEach(({ element }, k) => {
+            const [left, top, width] = layout.nodes[names[k]];
+            for (const [name, value] of Object.entries({ left, top, width })) setVariable(element, `--${name}`, value);
+        });
+    }
 
     /** @type {(event: KeyboardEvent) => void} */
     function move(event) {
@@ -83,8 +112,10 @@ export function networkGraph({ onchoose }) {
         nodes[goal].element.focus({ preventScroll: true });
     }
 
-    /** @type {(shown: { steps: NetworkStep[]; at: string }) => void} */
-    function update({ steps, at }) {
+    /** @type {(news: { steps: NetworkStep[]; at: string }) => void} */
+    function update(news) {
+        shown = news;
+        const { steps, at } = news;
         const place = steps.findIndex(({ name }) => name === at);
         const now = steps[place];
         const chosen = nodeOf(at);
@@ -95,18 +126,21 @@ export function networkGraph({ onchoose }) {
         edges.replaceChildren(...EDGES.map((edge) => {
             const look = lit.includes(edge) ? "lit" : done.includes(edge) ? "done" : "";
             const backwards = look !== "" && now.part === "backward";
-            return drawnEdge(edge, `edge ${look}${backwards ? " backwards" : ""}`, backwards, shapes.get(edge[0]));
+            const classes = `edge ${look}${backwards ? " backwards" : ""}`;
+            return drawnEdge(edge, layout, classes, backwards, shapes.get(edge[0]));
         }));
         nodes.forEach(({ element, update: show }, k) => {
             const value = steps.find((step) => step.name === names[k]);
-            show(value, now.part === "backward" ? back.find((step) => step.name === `d${names[k]}`) : undefined);
+            const gradient = now.part === "backward" ? back.find((step) => step.name === `d${names[k]}`) : undefined;
+            show(value, gradient, layout);
             if (names[k] === chosen) element.setAttribute("aria-current", "step");
             else element.removeAttribute("aria-current");
             element.tabIndex = names[k] === chosen ? 0 : -1;
             element.classList.toggle("gradient", now.part === "backward");
         });
         if (revealed !== chosen) requestAnimationFrame(() => { // once the part is shown
-            box.scrollLeft = frameOf(chosen)[0] - (box.clientWidth - WIDE) / 2;
+            const [left, , width] = layout.nodes[chosen];
+            box.scrollLeft = left - (box.clientWidth - width) / 2;
         });
         revealed = chosen;
     }
@@ -115,27 +149,25 @@ export function networkGraph({ onchoose }) {
 
 /**
  * @type {(name: string, run: () => void) => { element: HTMLElement; update(value: NetworkStep, gradient: NetworkStep |
- *     undefined): void }}
+ *     undefined, layout: GraphLayout): void }}
  */
 function drawnNode(name, run) {
     const pictures = [html("canvas"), html("canvas", { class: "of-gradient" })];
-    const number = html("span", { class: "number" });
+    const [number, shape] = [html("span", { class: "number" }), html("small")];
     const label = html("b", {}, name);
-    const element = html("button", { type: "button", class: "node", onclick: run }, label, number, pictures);
-    const [left, top, width] = frameOf(name);
-    setVariable(element, "--left", left);
-    setVariable(element, "--top", top);
-    setVariable(element, "--width", width);
+    const element = html("button", { type: "button", class: "node", onclick: run }, label, shape, number, pictures);
 
-    /** @type {(value: NetworkStep, gradient: NetworkStep | undefined) => void} */
-    function update(value, gradient) {
+    /** @type {(value: NetworkStep, gradient: NetworkStep | undefined, layout: GraphLayout) => void} */
+    function update(value, gradient, layout) {
         const isNumber = value.axes.length === 0;
+        const [width, tall] = [layout.nodes[name][2] - layout.edge, layout.tall - layout.above];
         number.textContent = isNumber ? formatNumber(value.values[0]) : "";
+        putText(shape, layout.labelled ? "" : shortShape(shapeOf(value)));
         const words = isNumber ? number.textContent : shapeOf(value);
         element.setAttribute("aria-label", `${name}, ${words}${gradient ? ", with its gradient" : ""}`);
         [value, gradient].forEach((step, k) => {
             pictures[k].hidden = !step || isNumber;
-            if (!pictures[k].hidden) drawPicture(pictures[k], step, gradient ? (width - 18) / 2 : width - 14);
+            if (!pictures[k].hidden) drawPicture(pictures[k], step, gradient ? (width - 4) / 2 : width, tall);
         });
     }
     return { element, update };
@@ -143,28 +175,28 @@ function drawnNode(name, run) {
 
 /**
  * As large as fits, with cells that are about square.
- * @type {(canvas: HTMLCanvasElement, step: NetworkStep, room: number) => void}
+ * @type {(canvas: HTMLCanvasElement, step: NetworkStep, width: number, tall: number) => void}
  */
-function drawPicture(canvas, step, room) {
-    const cell = Math.min(room / step.columns, 26 / step.rows, 8);
+function drawPicture(canvas, step, width, tall) {
+    const cell = Math.min(width / step.columns, tall / step.rows, 8);
     drawCells(canvas, step, Math.max(cell * step.columns, 4), Math.max(cell * step.rows, 4));
 }
 
-/** @type {(name: string) => [left: number, top: number, width: number]} */
-function frameOf(name) {
-    const [column, lane] = NODES[name];
-    const width = Number.isInteger(column) ? WIDE : NARROW;
-    return [column * PITCH[0] + (WIDE - width) / 2, lane * PITCH[1], width];
+/** @type {(shape: string) => string} */
+function shortShape(shape) {
+    return shape.replaceAll(" ", "");
 }
 
-/** @type {(edge: [string, string], look: string, backwards: boolean, shape: string) => SVGElement} */
-function drawnEdge([from, to], look, backwards, shape) {
-    const [[x1, y1], [x2, y2]] = endsOf(from, to);
+/**
+ * @type {(edge: [string, string], layout: GraphLayout, look: string, backwards: boolean, shape: string) => SVGElement}
+ */
+function drawnEdge([from, to], layout, look, backwards, shape) {
+    const [[x1, y1], [x2, y2]] = endsOf(layout.nodes[from], layout.nodes[to], layout.tall);
     const [start, end] = backwards ? [[x2, y2], [x1, y1]] : [[x1, y1], [x2, y2]];
     const angle = (Math.atan2(end[1] - start[1], end[0] - start[0]) * 180) / Math.PI;
     const level = y1 === y2;
     // One label for a node that several edges leave: at the edge that goes on to the right, or the only one.
-    const labelled = level ? from !== "μ" : !["H0", "μ"].includes(from);
+    const labelled = layout.labelled && (level ? from !== "μ" : !["H0", "μ"].includes(from));
     const middle = level ? [(x1 + x2) / 2, y1 - 6] : [x1 + (x1 < x2 ? -5 : 5), (y1 + y2) / 2 + 4];
     return svg(
         "g", { class: look },
@@ -172,18 +204,19 @@ function drawnEdge([from, to], look, backwards, shape) {
         svg("path", { d: "M0 0L-8 -4V4z", transform: `translate(${end[0]} ${end[1]}) rotate(${angle})` }),
         labelled ? svg("text", {
             x: middle[0], y: middle[1], "text-anchor": level ? "middle" : x1 < x2 ? "end" : "start",
-        }, shape.replaceAll(" ", "")) : null,
+        }, shortShape(shape)) : null,
     );
 }
 
-/** @type {(from: string, to: string) => [Point, Point]} */
-function endsOf(from, to) {
-    const [left, top, width] = frameOf(from);
-    const [toLeft, toTop, toWidth] = frameOf(to);
+/** @type {(from: number[], to: number[], tall: number) => [Point, Point]} */
+function endsOf([left, top, width], [toLeft, toTop, toWidth], tall) {
     const middles = [left + width / 2, toLeft + toWidth / 2];
-    if (top === toTop) return [[left + width, top + TALL / 2], [toLeft, toTop + TALL / 2]];
-    const [y1, y2] = top < toTop ? [top + TALL, toTop] : [top, toTop + TALL];
+    const level = top + tall / 2;
+    if (top === toTop) {
+        return left < toLeft ? [[left + width, level], [toLeft, level]] : [[left, level], [toLeft + toWidth, level]];
+    }
+    const [y1, y2] = top < toTop ? [top + tall, toTop] : [top, toTop + tall];
     const aside = middles[1] - middles[0];
-    if (Math.abs(aside) > WIDE) return [[left + width - 8, y1], [toLeft + 8, y2]]; // across the square of the norm
+    if (Math.abs(aside) > toWidth) return [[left + width - 8, y1], [toLeft + 8, y2]]; // across the square of the norm
     return [[middles[0], y1], [middles[1] - aside / 2, y2]];
 }

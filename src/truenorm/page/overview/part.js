@@ -35,15 +35,18 @@ export function mountOverview(root, state) {
     const normTitle = html("b");
     const normWords = html("small");
     const noted = html("p", { class: "note" });
-    /** @type {(part: string, more?: Partial<Fields>) => () => void} */
-    const open = (part, more = {}) => () => {
+    /**
+     * At its top, or where `goal` is.
+     * @type {(part: string, more?: Partial<Fields>, goal?: string) => () => void}
+     */
+    const open = (part, more = {}, goal = "header") => () => {
         state.set({ part, ...more });
-        scrollTo(0, 0);
         document.getElementById(`tab-${part}`).focus({ preventScroll: true });
+        setTimeout(() => document.querySelector(goal).scrollIntoView()); // once the part is shown
     };
-    /** @type {(part: string, content: Child[], more?: Partial<Fields>) => HTMLElement} */
-    const place = (part, content, more) => html(
-        "button", { type: "button", class: "place", "data-part": part, onclick: open(part, more) },
+    /** @type {(part: string, content: Child[], more?: Partial<Fields>, goal?: string) => HTMLElement} */
+    const place = (part, content, more, goal) => html(
+        "button", { type: "button", class: "place", "data-part": part, onclick: open(part, more, goal) },
         content, html("span", { class: "goal" }, titleOf(part)),
     );
     /** @type {(part: string, words: string) => HTMLElement} */
@@ -66,7 +69,8 @@ export function mountOverview(root, state) {
         html(
             "ol", { class: "flow" },
             html("li", {}, place("why", [...heading("f", "inputs"), inputs.element])),
-            html("li", {}, place("network", [...heading("z = w·f + b", "three nodes"), layerDrawing()])),
+            html("li", {}, place("network", [...heading("z = w·f + b", "three nodes"), layerDrawing()], {},
+                ".network-layer")),
             html("li", {}, place("table", [...heading("z", "a row an example"), tables.z.element]),
                 aside("padding", "Rows of zeros?")),
             html("li", { class: "norm" }, place("table", [normTitle, normWords, tables.xhat.element],

@@ -2,7 +2,7 @@
 What is typed into the part "padding": the texts of the sentences and the numbers of their words. What cannot be read
 is marked where it stands, and kept as it was typed.
 */
-import { MOST_WORDS, SENTENCE_NAMES, respell } from "#padding/model.js";
+import { MOST_WORDS, SENTENCE_NAMES, changeSentences, respell } from "#padding/model.js";
 import { uniqueId } from "#lib/controls.js";
 import { html, putText, refuse, scrollBox } from "#lib/elements.js";
 import { MOST_LETTERS, attempt } from "#lib/limits.js";
@@ -95,7 +95,7 @@ function changeWords(state, sentence, words) {
         const same = after.indexOf(before[place]);
         watched = same >= 0 ? same : Math.min(place, after.length - 1);
     }
-    state.set({ [field]: after, "padding.watched": watched + ahead });
+    changeSentences(state, { [field]: after, "padding.watched": watched + ahead });
 }
 
 /**

@@ -1,7 +1,9 @@
 /*
 Three normalizations of the same rows, side by side, and how far each moves the watched word.
 */
-import { METHODS, driftCurve, fillOf, normalizeWatched, paddingRow, paddingRows, stackRows } from "#padding/model.js";
+import {
+    METHODS, driftCurve, lengthFor, normalizeWatched, paddingRow, paddingRows, stackRows,
+} from "#padding/model.js";
 import { lineChart } from "#lib/chart.js";
 import { codesFor } from "#lib/code.js";
 import { uniqueId } from "#lib/controls.js";
@@ -106,7 +108,7 @@ function signedNumber(value) {
 export function driftChart(state, read, fill) {
     const chart = lineChart({
         title: "How far the watched word moves", xLabel: "rows of padding", yLabel: "moved by", height: 240,
-        onscrub: (padding) => state.set({ "padding.fill": fillOf(read().lengths, padding) }),
+        onscrub: (padding) => state.set({ "padding.length": lengthFor(read().lengths, padding) }),
     });
     const note = html("p", { class: "note" }, "Two of the three lines lie on 0, one upon the other.");
     let drawn = "";

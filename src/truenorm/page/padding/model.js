@@ -7,8 +7,9 @@ What is typed is kept as fields of the state; here is what it comes to. part.js 
     paddingRows(model.lengths, fill);            // how many rows of zeros there are
     normalizeWatched(model, METHODS.all, fill);     // the watched word's row, with and without padding
 
-A word is kept as a row of texts: the word, its embedding, and its row after self-attention as it is given. `fill` says
-how far sentences are filled up: 0 not at all, 1 to the length of the longest, and each step more one row for each.
+A word is kept as a row of texts: the word, its embedding, and its row after self-attention as it is given. The state
+keeps the length that sentences are filled up to, 0 for none. `fill` counts it from the longest: 0 is not at all, 1 to
+the length of the longest, and each step more one row for each.
 */
 import { attentionWeights, selfAttention } from "#maths/attention.js";
 import { describe, forward, measure, partition } from "#maths/normalization.js";
@@ -50,7 +51,7 @@ export const SENTENCE_NAMES = /** @type {SentenceField[]} */ (Object.keys(SENTEN
  * @type {Partial<Fields>}
  */
 export const SENTENCES_START = {
-    ...SENTENCE_FIELDS, "padding.rows": "given", "padding.fill": 1, "padding.watched": 2,
+    ...SENTENCE_FIELDS, "padding.rows": "given", "padding.length": 4, "padding.watched": 2,
 };
 
 /**
@@ -84,10 +85,47 @@ const sentenceCodec = {
 export function defineSentences(state) {
     for (const name of SENTENCE_NAMES) state.field(name, sentenceCodec, SENTENCE_FIELDS[name]);
     state.field("padding.rows", choice("given", "computed"), SENTENCES_START["padding.rows"]);
-    state.field("padding.fill", wholeBetween(0, MOST_FILL), SENTENCES_START["padding.fill"]);
+    state.field("padding.length", wholeBetween(0, MOST_WORDS + MOST_FILL - 1), SENTENCES_START["padding.length"]);
     state.field("padding.watched", wholeBetween(0, 2 * MOST_WORDS - 1), SENTENCES_START["padding.watched"]);
     state.fit("padding.watched", () => tooMany("padding.watched", state.get("padding.watched"),
-        SENTENCE_NAMES.reduce((sum, name) => sum + state.get(name).length, -1), "words behind the first"));
+        sentenceLengths(state).reduce((a, b) => a + b, -1), "words behind the first"));
+    state.fit("padding.length", () => {
+        const [given, used] = [state.get("padding.length"), paddedLength(sentenceLengths(state), fillNow(state))];
+        return given === used ? "" : `padding.length: ${given} given, but these sentences can be filled up to `
+            + `${paddedLength(sentenceLengths(state), 1)} words at least and ${MOST_FILL - 1} more; ${used} is used.`;
+    });
+}
+
+/** @type {(state: State) => number[]} */
+export function sentenceLengths(state) {
+    return SENTENCE_NAMES.map((name) => state.get(name).length);
+}
+
+/**
+ * How long sentences are that are filled up so far; 0 says that they are not.
+ * @type {(lengths: number[], fill: number) => number}
+ */
+export function paddedLength(lengths, fill) {
+    return fill === 0 ? 0 : Math.max(...lengths) + fill - 1;
+}
+
+/**
+ * How far the state fills them up.
+ * @type {(state: State) => number}
+ */
+export function fillNow(state) {
+    const length = state.get("padding.length");
+    const beyond = length - Math.max(...sentenceLengths(state)) + 1;
+    return length === 0 ? 0 : Math.min(Math.max(beyond, 1), MOST_FILL);
+}
+
+/**
+ * Other sentences, filled up as far as those before.
+ * @type {(state: State, change: Partial<Fields>) => void}
+ */
+export function changeSentences(state, change) {
+    const lengths = SENTENCE_NAMES.map((name) => (change[name] ?? state.get(name)).length);
+    state.set({ ...change, "padding.length": paddedLength(lengths, fillNow(state)) });
 }
 
 /**
@@ -143,8 +181,7 @@ function attend(words) {
  * @type {(lengths: number[], fill: number) => number[]}
  */
 export function paddingOfEach(lengths, fill) {
-    const extent = Math.max(...lengths) + fill - 1;
-    return lengths.map((length) => (fill === 0 ? 0 : extent - length));
+    return lengths.map((length) => (fill === 0 ? 0 : paddedLength(lengths, fill) - length));
 }
 
 /**
@@ -240,13 +277,13 @@ export function driftCurve(model, method) {
 }
 
 /**
- * The least `fill` that makes so many rows of padding.
+ * The least length that makes so many rows of padding.
  * @type {(lengths: number[], padding: number) => number}
  */
-export function fillOf(lengths, padding) {
+export function lengthFor(lengths, padding) {
     let fill = 0;
     while (fill < MOST_FILL && paddingRows(lengths, fill) < padding) fill++;
-    return fill;
+    return paddedLength(lengths, fill);
 }
 
 /**

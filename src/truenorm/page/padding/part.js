@@ -14,8 +14,9 @@ while a person types in them; they are built anew only when there are other word
 import { ORDINALS, marked, sentenceEditor } from "#padding/editor.js";
 import { driftChart, methodCard, movedInWords, whyUnknown } from "#padding/methods.js";
 import {
-    METHODS, METHOD_NAMES, MOST_FILL, REVIEWS, SENTENCES_START, SENTENCE_NAMES, columnSums, defineSentences,
-    hasOtherEmbeddings, normalizeWatched, paddingOfEach, paddingRows, readSentences, respell,
+    METHODS, METHOD_NAMES, MOST_FILL, REVIEWS, SENTENCES_START, SENTENCE_NAMES, changeSentences, columnSums,
+    defineSentences, fillNow, hasOtherEmbeddings, normalizeWatched, paddedLength, paddingOfEach, paddingRows,
+    readSentences, respell, sentenceLengths,
 } from "#padding/model.js";
 import { columnMeans, shownPads, stackTable } from "#padding/stack.js";
 import { chooser, slider, uniqueId } from "#lib/controls.js";
@@ -30,7 +31,7 @@ const FIELDS = /** @type {FieldName[]} */ (Object.keys(SENTENCES_START));
 export function mountPadding(root, state) {
     defineSentences(state);
     const read = () => readSentences(state);
-    const fill = () => state.get("padding.fill");
+    const fill = () => fillNow(state);
     const editors = ORDINALS.map((_, i) => sentenceEditor(state, i));
     const rows = chooser(state, "padding.rows", "Rows of the stack", {
         given: "given: example numbers", computed: "computed by self-attention from the embeddings",
@@ -42,9 +43,9 @@ export function mountPadding(root, state) {
         ...METHOD_NAMES.map((name) => methodCard(name, read, fill)), driftChart(state, read, fill),
     ];
     const [said, watched, filled, first, second, kept, attention, stack, means, all, layer, valid, chart] = blocks;
-    const padding = slider(state, "padding.fill", "Padding", {
-        least: 0, most: MOST_FILL, showing: SENTENCE_NAMES,
-        show: (value) => rowsInWords(paddingRows(read().lengths, value)),
+    const padding = slider(state, "padding.length", "Padding", {
+        stops: () => Array.from({ length: MOST_FILL + 1 }, (_, far) => paddedLength(sentenceLengths(state), far)),
+        showing: SENTENCE_NAMES, show: () => paddingInWords(sentenceLengths(state), fill()),
     });
     root.classList.add("padding");
     root.append(
@@ -139,9 +140,11 @@ function questionsNow(model, fill) {
     }];
 }
 
-/** @type {(count: number) => string} */
-function rowsInWords(count) {
-    return count === 0 ? "none" : count === 1 ? "1 row" : `${count} rows`;
+/** @type {(lengths: number[], fill: number) => string} */
+function paddingInWords(lengths, fill) {
+    const count = paddingRows(lengths, fill);
+    const rows = count === 1 ? "1 row" : `${count} rows`;
+    return count === 0 ? "none" : `to ${paddedLength(lengths, fill)} words: ${rows}`;
 }
 
 /**
@@ -245,7 +248,9 @@ function reviewTable(state) {
     /** @type {(from: number) => void} */
     const use = (from) => {
         const [first, second] = REVIEWS.slice(from).map(([review]) => respell([], review.split(" ")));
-        state.set({ "padding.first": first, "padding.second": second, "padding.watched": first.length });
+        changeSentences(state, {
+            "padding.first": first, "padding.second": second, "padding.watched": first.length,
+        });
     };
     return scrollBox("Four reviews", html(
         "table", { class: "numbers reviews" }, html("caption", {}, "Four reviews, two in a mini-batch"),

@@ -3,7 +3,7 @@ The stack of all rows as batch norm sees it, and the mean of each of its columns
 */
 import { measure, varianceOf } from "#maths/normalization.js";
 import { ORDINALS, numberCell, showProblem, showWordRow, unreadable } from "#padding/editor.js";
-import { METHODS, columnSums, fillOf, paddingOfEach, paddingRows, stackRows } from "#padding/model.js";
+import { METHODS, columnSums, lengthFor, paddingOfEach, paddingRows, stackRows } from "#padding/model.js";
 import { uniqueId } from "#lib/controls.js";
 import { dotStrip } from "#lib/dots.js";
 import { html, scrollBox, setVariable } from "#lib/elements.js";
@@ -28,7 +28,7 @@ export function stackTable(state, fill) {
         "2,108 of 3,200 rows are padding: 66 %. ", html("button", {
             type: "button", onclick: () => {
                 const words = lengthsNow.reduce((a, b) => a + b, 0);
-                state.set({ "padding.fill": fillOf(lengthsNow, AS_MUCH * words) });
+                state.set({ "padding.length": lengthFor(lengthsNow, AS_MUCH * words) });
             },
         }, "About as much here"));
     const head = html("thead", {}, html(

@@ -101,11 +101,12 @@ function arrivalView(state) {
             html("div", { class: "buttons" }, player.button,
                 html("button", { type: "button", class: "one", onclick: () => move(1) }, "One batch"),
                 html("button", { type: "button", onclick: () => goTo(0) }, "Start again")),
-            slider(state, "running.momentum", "Momentum", { stops: MOMENTA }),
-            slider(state, "running.size", "Batch size", { stops: SIZES })),
+            slider(state, "running.momentum", "Momentum", { stops: () => MOMENTA }),
+            slider(state, "running.size", "Batch size", { stops: () => SIZES })),
         html("div", { class: "panes" }, charts.map(({ chart }) => chart.element)),
         said,
         html("p", { class: "note" }, "Momentum is the weight of the new batch, 0.1 in PyTorch. Keras gives that of ",
-            "the old statistics, 0.99, which is 0.01 here."),
+            "the old statistics, 0.99, which is 0.01 here. σ² of a batch divides by n − 1 here, as PyTorch’s running ",
+            "variance does; x̂ in training uses n."),
     );
 }

@@ -84,7 +84,7 @@ export function sheetStepper(label, onpick) {
  * @type {(state: State) => HTMLElement}
  */
 export function epsSlider(state) {
-    return slider(state, "eps", "ε", { stops: EPS });
+    return slider(state, "eps", "ε", { stops: () => EPS });
 }
 
 /**

@@ -12,7 +12,7 @@ import { copyButtons } from "#lib/copy.js";
 import { html, putText } from "#lib/elements.js";
 import { formula, formulaLine } from "#lib/formula.js";
 import { readNumber } from "#lib/numbers.js";
-import { PROBLEM, fitCell, readProblem } from "#lib/problem.js";
+import { PROBLEM, divisorChooser, fitCell, readProblem } from "#lib/problem.js";
 import { questions } from "#lib/question.js";
 import { PARAMETERS, PARAMETER_NAMES, createActions } from "#table/actions.js";
 import { createBeside } from "#table/beside.js";
@@ -119,7 +119,6 @@ export function mountTable(root, state) {
         ),
     );
     const general = html("div");
-    const ddof = chooser(state, "ddof", "Variance: divide by", { 0: "n", 1: "n − 1, Bessel’s correction" });
     const epsAt = chooser(state, "eps_at", "Put ε", { var: "under the root", std: "outside of it" });
     const identity = sheetButton("γ = σ, β = μ", actions.undoNormalization);
     const plain = sheetButton("γ = 1, β = 0", actions.clearParameters);
@@ -134,7 +133,7 @@ export function mountTable(root, state) {
             "div", { class: "pair" },
             html("div", {}, html("h3", {}, "Batch norm and layer norm side by side"), beside.element),
             html("div", {}, html("h3", {}, "The formula"), general,
-                html("div", { class: "controls" }, epsSlider(state), ddof, epsAt)),
+                html("div", { class: "controls" }, epsSlider(state), divisorChooser(state), epsAt)),
         ),
         html("h3", {}, "γ and β"),
         html("p", {}, "A network may not want its numbers around 0. So each column has a γ that stretches them and a "
@@ -334,7 +333,6 @@ export function mountTable(root, state) {
         samples.refresh(offsets.length - 1, indicesUpTo(rows).map((i) => i + 1));
         const shares = indicesUpTo(columns).map((j) => j + 1).filter((count) => columns % count === 0);
         groups.refresh(norm.groups, shares, `${countOf(columns, "column")}: ${shares.join(" or ")} equal groups`);
-        ddof.disabled = !norm.center;
         general.replaceChildren(formulaLine(generalFormula(norm)));
         axes.replaceChildren(...axesLegend(norm, boxes.rowStarts.length * boxes.columnStarts.length));
     }

@@ -17,6 +17,7 @@ const GRADIENTS = [-7, 1]; // powers of ten from the left to the right of a bar
 export function boardView() {
     const chart = lineChart({ title: "Loss", xLabel: "step", yLabel: "loss", height: 330 });
     const sides = LOOKS.map((look, i) => sideView(look, "AB"[i]));
+    chart.update({ logarithmic: true, frame: { x: 20, y: [2, 4] } });
 
     /** @type {(runs: ShownRun[]) => void} */
     function update(runs) {
@@ -24,7 +25,7 @@ export function boardView() {
         const last = Math.max(...known.map(({ report }) => report.step), 1);
         const guessing = Math.max(...known.map(({ report }) => report.guessing), 0);
         chart.update({
-            at: null, logarithmic: true,
+            at: null,
             series: [
                 ...known.map(({ report, name, look }) => ({ name, points: report.training, ...look })),
                 ...known.map(({ report, name, look }) =>

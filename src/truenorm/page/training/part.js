@@ -31,8 +31,9 @@ export function mountTraining(root, state) {
     defineLive(state);
     root.append(
         html("h2", {}, "Train the network"),
-        html("p", {}, "It learns which letter comes next in a name, by a ", html("em", {}, "hidden layer"), ": ",
-            `${recorded.hidden} units, each of which adds up what it gets and bends the sum by `,
+        html("p", { class: "training-lead" }, "It learns which letter comes next in a name, by a ",
+            html("em", {}, "hidden layer"), `: ${recorded.hidden} units, each of which adds up what it gets and `,
+            "bends the sum by ",
             html("em", {}, "tanh"), ", a curve from −1 to 1. Runs ", html("b", {}, "A"), " and ", html("b", {}, "B"),
             " start from the same numbers and see the same examples."),
         liveTraining(state),

@@ -54,7 +54,7 @@ export function descentView(state) {
     chart.element.querySelector(".slider").append(player.button);
     const facts = factsView();
     const intro = html("p", { class: "short" });
-    const growth = slider(state, "why.growth", "Weights of unit 2 ×", { stops: GROWTHS });
+    const growth = slider(state, "why.growth", "Weights of unit 2 ×", { stops: () => GROWTHS });
     state.watch(SHOWN, () => {
         const [of, chosen, step] = [state.get("why.of"), state.get("why.lr"), state.get("why.step")];
         const sides = sidesOf(of, state.get("why.growth"));
@@ -85,8 +85,8 @@ export function descentView(state) {
         html("div", { class: "columns below" }, chart.element, html(
             "div", {}, facts.element,
             html("div", { class: "starts" },
-                slider(state, "why.w1", "Start: w₁", { stops: WEIGHTS }),
-                slider(state, "why.w2", "Start: w₂", { stops: WEIGHTS })),
+                slider(state, "why.w1", "Start: w₁", { stops: () => WEIGHTS }),
+                slider(state, "why.w2", "Start: w₂", { stops: () => WEIGHTS })),
         )),
     );
 }
