@@ -106,7 +106,7 @@ def test_the_metadata_says_what_the_package_is(metadata: Message) -> None:
     assert metadata["Summary"].startswith("Drop-in PyTorch normalization layers that ignore padding")
     assert "\nDrop-in PyTorch normalization layers that ignore padding.\n" in readme
     assert metadata["License-Expression"] == "MIT"
-    assert metadata.get_all("Provides-Extra") == ["torch", "lab", "cluster", "report", "all", "dev"]
+    assert metadata.get_all("Provides-Extra") == ["torch", "triton", "lab", "cluster", "report", "all", "dev"]
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 

@@ -3,6 +3,7 @@
     graph            under torch.compile and torch.export: the operators of `_library`, which choose when they run
     torch operator   without a mask: off the CPU, for tracers, and for arguments that torch refuses
     kernel           on the CPU, if the kernels can read all tensors and there is one for the pattern and the mask
+    triton           off the CPU, if Triton is installed and its kernels can read all tensors: see `triton`
     formula          everything else
 
 `run` chooses once, and `find_verbs` for an x that is a part of a batch. Both log why to `truenorm.torch` at the level
@@ -25,7 +26,7 @@ from torch import Tensor
 from truenorm import engine
 from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm, norm_from_text
-from truenorm.torch import _compat, _formula, _kernel, _library
+from truenorm.torch import _compat, _formula, _kernel, _library, triton
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import Ragged, UnpackedInput, check_dense, check_ragged, to_mask, values_are_readable
 from truenorm.torch._kernel import FORMATS, KernelPlan, check_memory, is_readable, kernels, native
@@ -254,6 +255,12 @@ def find_verbs(x: Tensor, norms: Norms, ragged: Ragged, padding: Padding) -> tup
         x, kernel, arrays, _, channels_last = found
         _log("kernel", f"{tuple(x.shape)}, a part of a batch")
         return x, _kernel.KernelVerbs(kernel, arrays._asdict(), channels_last, padding == "keep")
+    if triton.applies(x):
+        part = triton.find_verbs(x, norms, ragged, padding)
+        if not isinstance(part, str):
+            _log("triton", f"{tuple(x.shape)}, a part of a batch")
+            return part[:2]
+        found = part
     _log("formula", found)
     norm = norm_from_text(norms[0])
     check_ragged(norm, x.shape, ragged)
@@ -288,6 +295,12 @@ def _run_other(
         mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
         y, table = _library.normalize(x, weight, bias, *(ragged or Ragged()), mean, var, norms[0], padding)
         return y, table if fixed is None else None
+    if triton.applies(x):
+        call = triton.find_call(x, norms, weight, bias, ragged, fixed, padding)
+        if not isinstance(call, str):
+            _log("triton", str(tuple(x.shape)))
+            return call.run(weight, bias)
+        found = call
     _log("formula", found if isinstance(found, str) else "the arguments do not fit each other")
     return _run_formula(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding)
 
