@@ -1,9 +1,11 @@
-"""The only place that chooses who normalizes: a compiled kernel, torch's own operator, or the formula.
+"""The only place that chooses who normalizes: a kernel, torch's own operator, torch operations, or the formula.
 
     graph            under torch.compile and torch.export: the operators of `_library`, which choose when they run
-    torch operator   without a mask: off the CPU, for tracers, and for arguments that torch refuses
+    torch operator   without a mask: off the CPU, for tracers, and for arguments that torch refuses; with one, off the
+                     CPU, if each position is normalized by itself: then it changes nothing but which are shown
     kernel           on the CPU, if the kernels can read all tensors and there is one for the pattern and the mask
-    formula          everything else
+    operations       everything else that has only to be differentiated once, on every device
+    formula          transforms, forward mode, tracers, and gradients of statistics or sample_weight
 
 `run` chooses once, and `find_verbs` for an x that is a part of a batch. Both log why to `truenorm.torch` at the level
 DEBUG. Calls whose plan is in the cache are not logged. The fast path refuses what is unusual; what follows it handles
@@ -25,8 +27,8 @@ from torch import Tensor
 from truenorm import engine
 from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm, norm_from_text
-from truenorm.torch import _compat, _formula, _kernel, _library
-from truenorm.torch._formula import FixedStatistics
+from truenorm.torch import _compat, _formula, _kernel, _library, _operations
+from truenorm.torch._formula import FixedStatistics, Mask
 from truenorm.torch._inputs import Ragged, UnpackedInput, check_dense, check_ragged, to_mask, values_are_readable
 from truenorm.torch._kernel import FORMATS, KernelPlan, check_memory, is_readable, kernels, native
 from truenorm.torch._norms import Norms, norms_along
@@ -56,6 +58,7 @@ def run(
     buffers: tuple[Tensor | None, ...] = (),
     eps: float | None = None,
     by_channel: bool = True,
+    by_position: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Moments]:
     """y, and the moments that it used.
 
@@ -64,6 +67,7 @@ def run(
     fixed        statistics to use instead of those of x
     buffers      running statistics that will be updated
     by_channel   whether `shape` is the channels of x, and not what the layer was made for
+    by_position  torch's own operator for any x, if it normalizes each position by itself
     """
     if input.along is not None:
         norms = norms_along(norms, input.x.dim(), input.along)
@@ -85,7 +89,7 @@ def run(
             if masked:  # the operator was called for its error, and y is not masked
                 raise ValueError("arguments: plain integers and floats with a mask, got others. Convert them.")
             return y, None
-    return _run_other(input, norms, weight, bias, padding, fixed, found)
+    return _run_other(input, norms, weight, bias, padding, fixed, found, by_position)
 
 
 def find_call(
@@ -245,7 +249,7 @@ def masked_kernel(x: Tensor, norms: Norms, ragged: Ragged) -> tuple[Tensor, Kern
 
 
 def find_verbs(x: Tensor, norms: Norms, ragged: Ragged, padding: Padding) -> tuple[Tensor, Verbs]:
-    """x as it is read, and what computes the steps of a batch of which x is a part: a kernel, or the formula."""
+    """x as it is read, and what computes the steps of a batch of which x is a part: a kernel, or operations."""
     found: Any = None if _compat.in_plain_eager_mode() else "a transform, tracer or mode is active"
     if found is None and (not _kernel.KERNELS_READ_TENSORS or engine.compiled() is None):
         found = _why_no_kernels()
@@ -254,10 +258,10 @@ def find_verbs(x: Tensor, norms: Norms, ragged: Ragged, padding: Padding) -> tup
         x, kernel, arrays, _, channels_last = found
         _log("kernel", f"{tuple(x.shape)}, a part of a batch")
         return x, _kernel.KernelVerbs(kernel, arrays._asdict(), channels_last, padding == "keep")
-    _log("formula", found)
+    _log("operations", found)
     norm = norm_from_text(norms[0])
     check_ragged(norm, x.shape, ragged)
-    return x, _formula.FormulaVerbs(to_mask(norm, x, ragged.change(torch.clone)), padding)
+    return x, _operations.OperationsVerbs(to_mask(norm, x, ragged.change(torch.clone)), padding)
 
 
 def check_dtype(x: Tensor) -> None:
@@ -280,16 +284,17 @@ def _run_other(
     padding: Padding,
     fixed: FixedStatistics | None,
     found: Found | str,
+    by_position: Callable[[Tensor], Tensor] | None,
 ) -> tuple[Tensor, Moments]:
-    """What neither a kernel nor torch's operator computes."""
+    """What neither a kernel nor torch's operator alone computes."""
     x, ragged = input.x, input.ragged
     check_dtype(x)
     if torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export():
         mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
         y, table = _library.normalize(x, weight, bias, *(ragged or Ragged()), mean, var, norms[0], padding)
         return y, table if fixed is None else None
-    _log("formula", found if isinstance(found, str) else "the arguments do not fit each other")
-    return _run_formula(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding)
+    reason = found if isinstance(found, str) else "the arguments do not fit each other"
+    return _run_operations(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding, reason, by_position)
 
 
 def _log(choice: str, reason: str) -> None:
@@ -326,7 +331,7 @@ def shapes_match(
     return shape[0] >= 0 and all(one is None or one.shape == shape for one in parameters)
 
 
-def _run_formula(
+def _run_operations(
     x: Tensor,
     norm: Norm,
     weight: Tensor | None,
@@ -334,11 +339,19 @@ def _run_formula(
     ragged: Ragged | None,
     fixed: FixedStatistics | None,
     padding: Padding,
+    reason: str,
+    by_position: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
+    """Checks the arguments. reason: why no kernel computes.
+
+    This is the place for another backend on accelerators: it computes what `_operations.normalize` computes, from the
+    same arguments, and comes before it.
+    """
     mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
     check_dense(x=x, weight=weight, bias=bias, running_mean=mean, running_var=var)
     if ragged is not None:
         check_ragged(norm, x.shape, ragged)
+        ragged = ragged.change(torch.clone)  # the caller may change them before backward
     mask = to_mask(norm, x, ragged)
     if fixed is not None and math.prod(mask.layout.statistics) != fixed.mean.numel():
         raise ValueError(
@@ -348,7 +361,41 @@ def _run_formula(
         if one is not None and tuple(one.shape) != mask.layout.weight_shape:
             raise ValueError(f"{name}: the shape {mask.layout.weight_shape} for this x, got {tuple(one.shape)}.")
     check_memory(x=x, weight=weight, bias=bias, running_mean=mean, running_var=var)
-    return _formula.normalize(x, mask, weight, bias, fixed, padding)
+    if needs_definition(mask.sample_weight, mean, var):
+        _log("formula", reason)
+        return _formula.normalize(x, mask, weight, bias, fixed, padding)
+    if by_position is not None and _is_by_position(x, mask, fixed, (weight, bias, mean, var)):
+        _log("torch operator", f"x is on {x.device}, and a mask chooses positions")
+        return _operations.around(by_position, x, mask, padding), None
+    _log("operations", reason)
+    if fixed is not None:
+        fixed = FixedStatistics(fixed.mean.clone(), fixed.var.clone())
+    return _operations.normalize(x, mask, weight, bias, fixed, padding)
+
+
+def needs_definition(*constants: Tensor | None) -> bool:
+    """Whether more has to be differentiated than once and in reverse mode by x, weight and bias."""
+    return (
+        _compat.transform_is_active()
+        or _compat.in_forward_mode()
+        or _compat.is_tracing()
+        or (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in constants))
+    )
+
+
+def _is_by_position(
+    x: Tensor, mask: Mask, fixed: FixedStatistics | None, parameters: tuple[Tensor | None, ...]
+) -> bool:
+    """Whether a mask only says which positions are shown, and torch's operator takes these arguments."""
+    valid = mask.valid
+    return (
+        not x.is_cpu
+        and mask.sample_weight is None
+        and mask.segments is None
+        and mask.norm.eps > 0  # 0 is what rows outside of the mask are replaced by, and 0 / 0 is NaN
+        and all(one is None or one.dtype is x.dtype for one in parameters)
+        and (fixed is not None or valid is None or all(valid.shape[i] == 1 for i in mask.layout.reduced))
+    )
 
 
 # ---- without autograd, for the operators of `_library` ----
@@ -366,8 +413,7 @@ def compute(
     """y, and the table of moments."""
     found = find_call(x, (norm, None), weight, bias, ragged, fixed, padding)
     if isinstance(found, str):
-        _log("formula", found)
-        return _run_formula(x, norm_from_text(norm), weight, bias, ragged, fixed, padding)
+        return _run_operations(x, norm_from_text(norm), weight, bias, ragged, fixed, padding, found)
     x, call, plan, _ = found
     y = _kernel.forward(x, weight, bias, call)
     if fixed is not None:
@@ -395,4 +441,5 @@ def compute_backward(
         gradients = _kernel.backward(x, dy, weight, None if bias is None else bias.dtype, call, plan)
         if gradients is not None:
             return gradients
-    return _formula.gradients(dy, x, to_mask(norm_from_text(norm), x, ragged), weight, bias, fixed, padding)
+    mask = to_mask(norm_from_text(norm), x, ragged)
+    return _operations.gradients(dy, x, mask, weight, bias, fixed, padding, None if fixed is not None else table)

@@ -41,8 +41,19 @@ def update_from_call(
     return done
 
 
-def update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None = None) -> int:
-    """Move the buffers towards a batch (channels, 3). Returns what was done, as far as that can be known."""
+def update(
+    table: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    momentum: float | Tensor,
+    counter: Tensor | None = None,
+    skipped: Tensor | None = None,
+) -> int:
+    """Move the buffers towards a batch (channels, 3). Returns what was done, as far as that can be known.
+
+    counter   counts the batches that moved them
+    skipped   counts those that were not finite, where that cannot be known: it is then not returned
+    """
     if engine.compiled() is not None and _is_writable(mean, var, counter) and is_readable(table):
         arrays = (one.detach().numpy() for one in (mean, var))
         counts = None if counter is None else counter.reshape(1).numpy()
@@ -53,16 +64,22 @@ def update(table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, c
     if _compat.transform_is_active():
         # The buffers may be from outside of the transform, which refuses operations that change them. Statistics have
         # no derivative, so the values behind the transform are written, as torch's own operators do.
-        given = (table, mean, var, momentum, counter)
+        given = (table, mean, var, momentum, counter, skipped)
         behind: list[Any] = [_compat.values_behind_transforms(one) if isinstance(one, Tensor) else one for one in given]
-        if all(one is not None for one in behind[:-1]):
+        if all(one is not None for one in behind[:-2]):
             with _compat.outside_transforms():
                 return _update_with_torch(*behind)
-    return _update_with_torch(table, mean, var, momentum, counter)
+        skipped = None  # many models at once, with one counter
+    return _update_with_torch(table, mean, var, momentum, counter, skipped)
 
 
 def _update_with_torch(
-    table: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor, counter: Tensor | None
+    table: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    momentum: float | Tensor,
+    counter: Tensor | None,
+    skipped: Tensor | None,
 ) -> int:
     check_memory(running_mean=mean, running_var=var)
     count, batch_mean, m2 = (one.reshape(mean.shape).to(mean.device) for one in table.unbind(-1))
@@ -81,6 +98,8 @@ def _update_with_torch(
         buffer.copy_(torch.where(chosen, one, buffer))
     if counter is not None:
         counter.add_(chosen.any())
+    if skipped is not None:
+        skipped.add_(~finite)
     return MOVED
 
 

@@ -140,7 +140,8 @@ class Stage:
         with torch.no_grad():
             for layer, table in self.tables().items():
                 _, _, mean, var, counter = layer._state()
-                done = _running.update(table, mean, var, layer._weight_of_batch(counter), counter)
+                skipped = layer._skip_counter()
+                done = _running.update(table, mean, var, layer._weight_of_batch(counter), counter, skipped)
                 if done == _running.NOT_FINITE:
                     layer.skipped_batches += 1
 
