@@ -1,11 +1,12 @@
 """The only place that chooses who normalizes: a kernel, torch's own operator, torch operations, or the formula.
 
-    graph            under torch.compile and torch.export: the operators of `_library`, which choose when they run
+    graph            under torch.compile: the operators of `_library`, which choose when they run
+    program          under torch.export and for ONNX: torch's own operators, or the formula as their nodes
     torch operator   without a mask: off the CPU, for tracers, and for arguments that torch refuses; with one, off the
                      CPU, if each position is normalized by itself: then it changes nothing but which are shown
     kernel           on the CPU, if the kernels can read all tensors and there is one for the pattern and the mask
     operations       everything else that has only to be differentiated once, on every device
-    formula          transforms, forward mode, tracers, and gradients of statistics or sample_weight
+    formula          transforms, forward mode, and gradients of statistics or sample_weight
 
 `run` chooses once, and `find_verbs` for an x that is a part of a batch. Both log why to `truenorm.torch` at the level
 DEBUG. Calls whose plan is in the cache are not logged. The fast path refuses what is unusual; what follows it handles
@@ -76,8 +77,13 @@ def run(
         x, call, plan, ragged = found
         return _kernel.apply(x, weight, bias, (call, plan, ragged, padding, fixed is not None)), call
     parameters = (weight, bias, *buffers) if fixed is None else (weight, bias, fixed.mean, fixed.var)
+    masked = input.ragged is not None or input.packed
+    if _compat.is_tracing() and (masked or operator is None):
+        raise RuntimeError(
+            "torch.jit.trace: torch's layers without a mask, got a mask or a pattern, which sizes become constants of. "
+            "Use torch.export.export, whose programs take all sizes."
+        )
     if operator is not None:
-        masked = input.ragged is not None or input.packed
         if masked and eps is not None and not (type(eps) is not bool and isinstance(eps, Real) and 0 <= eps < math.inf):
             raise ValueError(f"eps: a number, finite and >= 0, got {eps}.")
         reason = None if masked else use_torch_operator(input.x)
@@ -289,7 +295,9 @@ def _run_other(
     """What neither a kernel nor torch's operator alone computes."""
     x, ragged = input.x, input.ragged
     check_dtype(x)
-    if torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export():
+    if _compat.is_exporting():
+        return _trace(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding, by_position)
+    if torch.compiler.is_compiling():
         mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
         y, table = _library.normalize(x, weight, bias, *(ragged or Ragged()), mean, var, norms[0], padding)
         return y, table if fixed is None else None
@@ -309,7 +317,7 @@ def use_torch_operator(x: Tensor) -> str | None:
     if x.is_nested or x.layout != torch.strided:
         return "x is nested" if x.is_nested else f"x has the layout {x.layout}"
     if torch.compiler.is_compiling():
-        return "ONNX has nodes for torch's operators" if torch.onnx.is_in_onnx_export() else None
+        return "an exported program has torch's operators" if _compat.is_exporting() else None
     return "torch.jit.trace records torch's operators" if _compat.is_tracing() else None
 
 
@@ -373,12 +381,30 @@ def _run_operations(
     return _operations.normalize(x, mask, weight, bias, fixed, padding)
 
 
+def _trace(
+    x: Tensor,
+    norm: Norm,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    ragged: Ragged | None,
+    fixed: FixedStatistics | None,
+    padding: Padding,
+    by_position: Callable[[Tensor], Tensor] | None,
+) -> tuple[Tensor, Tensor | None]:
+    """The definition as nodes of an exported program, which nobody else is needed for. Sizes may be symbols."""
+    if ragged is not None and all(type(size) is int for size in x.shape):
+        check_ragged(norm, x.shape, ragged)
+    mask = to_mask(norm, x, ragged)
+    if by_position is not None and _is_by_position(x, mask, fixed, (weight, bias)):
+        return _operations.around(by_position, x, mask, padding), None
+    return _formula.normalize(x, mask, weight, bias, fixed, padding)
+
+
 def needs_definition(*constants: Tensor | None) -> bool:
     """Whether more has to be differentiated than once and in reverse mode by x, weight and bias."""
     return (
         _compat.transform_is_active()
         or _compat.in_forward_mode()
-        or _compat.is_tracing()
         or (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in constants))
     )
 
@@ -389,7 +415,7 @@ def _is_by_position(
     """Whether a mask only says which positions are shown, and torch's operator takes these arguments."""
     valid = mask.valid
     return (
-        not x.is_cpu
+        (not x.is_cpu or _compat.is_exporting())
         and mask.sample_weight is None
         and mask.segments is None
         and mask.norm.eps > 0  # 0 is what rows outside of the mask are replaced by, and 0 / 0 is NaN
@@ -431,7 +457,7 @@ def compute_backward(
     fixed: FixedStatistics | None,
     padding: Padding,
     table: Tensor,
-) -> _kernel.Gradients:
+) -> _operations.Gradients:
     """The gradients of `compute`, from the table that it returned."""
     found = find_call(x, (norm, None), weight, bias, ragged, fixed, padding)
     if not isinstance(found, str):

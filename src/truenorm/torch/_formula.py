@@ -17,6 +17,7 @@ from torch import Tensor
 from truenorm.core.inputs import Padding
 from truenorm.core.layout import Layout
 from truenorm.core.norm import Norm
+from truenorm.torch import _compat
 
 LARGE, SCALE = 2.0**900, 2.0**-100  # as in truenorm.core.moments
 
@@ -76,7 +77,7 @@ def differentiable_gradients(
     # Aliases: gradients must not flow on to what weight was made of, and hooks must not run twice.
     x, weight = x.view_as(x), weight if weight is None else weight.view_as(weight)
     y, _ = normalize(x, mask, weight, bias, fixed, padding)
-    inputs = [one for one, wanted in zip((x, weight, bias), needed, strict=False) if wanted]
+    inputs = [one for one, wanted in zip((x, weight, bias), needed, strict=False) if wanted and one is not None]
     derivatives = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
     return tuple(next(derivatives) if wanted else None for wanted in needed[:3])
 
@@ -249,8 +250,10 @@ def safe_divide(above: Tensor, below: Tensor) -> Tensor:
 
 
 def working_dtype(x: Tensor) -> torch.dtype:
-    """What is computed in: float64 on the CPU, as everywhere in truenorm; elsewhere at least float32."""
-    return torch.float64 if x.device.type == "cpu" or x.dtype == torch.float64 else torch.float32
+    """What is computed in: float64 on the CPU, as everywhere in truenorm; elsewhere at least float32, as in exported
+    programs, which may run anywhere."""
+    wide = x.dtype == torch.float64 or (x.device.type == "cpu" and not _compat.is_exporting())
+    return torch.float64 if wide else torch.float32
 
 
 def wire_dtype(values: Tensor) -> torch.dtype:

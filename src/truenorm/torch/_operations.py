@@ -34,7 +34,8 @@ from truenorm.torch._formula import FixedStatistics, Mask, as_table, center_of, 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # dx, dweight, dbias
 
 
-class Statistics(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Statistics:
     """What x is normalized with: a number for each statistic, which broadcasts against x."""
 
     origin: Tensor | None  # None: x is not centered

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as torch_functional
 
 from truenorm.core.inputs import PADDINGS, Padding
-from truenorm.torch import _pooled, _running
+from truenorm.torch import _compat, _pooled, _running
 from truenorm.torch._dispatch import Moments, check_channels, run
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import (
@@ -246,7 +246,8 @@ def run_rms_norm(
         return torch_functional.rms_norm(x, shape, weight, eps)
 
     norm = norms[1] if input.x.dtype is torch.float64 else norms[0]
-    by_position = operator if input.x.is_cuda else None  # elsewhere torch composes it, and keeps more than x
+    # Elsewhere torch composes it, and keeps more than x.
+    by_position = operator if input.x.is_cuda or _compat.is_exporting() else None
     return run(input, norm, weight, None, padding, shape, operator, None, (), eps, False, by_position)[0]
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from truenorm.core.inputs import Padding
-from truenorm.torch import _norms, _running, functional
+from truenorm.torch import _compat, _norms, _running, functional
 from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, WeightLike, unpack, with_batch_axis
 from truenorm.torch._norms import NormPair
 from truenorm.torch._pooled import Exchange
@@ -70,6 +70,13 @@ class _RaggedLayer:
                 self.__dict__["_norms"] = self._make_norms()
             except AttributeError:  # not all of them are set yet
                 self.__dict__["_norms"] = None
+
+    def __prepare_scriptable__(self) -> None:
+        """Called by torch.jit.script."""
+        raise RuntimeError(
+            f"torch.jit.script: layers of torch, got {self._get_name()}, which takes masks of many forms. "
+            "Use torch.export, or torch.jit.trace, or call revert(model) first."
+        )
 
     def _affine(self) -> tuple[Tensor | None, Tensor | None]:
         """weight and bias. `self.weight` takes ten times as long as torch's dictionary in which it ends up."""
@@ -128,7 +135,7 @@ class _TrackingLayer(_RaggedLayer):
     def _skip_counter(self) -> Tensor | None:
         """What skipped batches are counted in, on the device of the running statistics; None if there are none."""
         mean = self._buffers.get("running_mean")
-        if mean is None or torch.compiler.is_exporting():  # a program has no place for it
+        if mean is None or _compat.is_exporting():  # a program has no place for it
             return None
         if self._skipped is None or self._skipped.device != mean.device:
             self.skipped_batches = self.skipped_batches
