@@ -69,7 +69,7 @@ def test_who_computes_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         finally:
             tn.engine.use("native" if "native" in tn.engine.available() else "reference")
         found.append(caplog.messages[-1])
-    assert found[-1] == "formula: the reference engine is chosen"
+    assert found[-1] == "operations: the reference engine is chosen"
     assert found[:-1] in ([], ["kernel: (6, 3, 5), a part of a batch"])
 
 

@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a mask of every element": (
         lambda: tnt.BatchNorm1d(4)(normal(3, 4, 5), valid=normal(3, 4, 5) > 0),
-        "formula: no kernel for this pattern and mask",
+        "operations: no kernel for this pattern and mask",
     ),
     "packed rows": (
         lambda: tnt.GroupNorm(2, 4)(normal(10, 4), offsets=torch.tensor([0, 5, 7, 10])),
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an order without a kernel": (
         lambda: tnt.Normalize("c [b] t", 3)(normal(3, 4, 5)),
-        "formula: no kernel for this pattern",
+        "operations: no kernel for this pattern",
     ),
     "a transform": (
         lambda: torch.func.vmap(tnt.LayerNorm(4))(normal(2, 3, 4)),
@@ -71,10 +71,13 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.func.jvp(tnt.LayerNorm(4), (normal(3, 4),), (normal(3, 4),)),
         "formula: a transform, tracer or mode is active",
     ),
-    "a negated view": (lambda: tnt.LayerNorm(4)(torch._neg_view(normal(3, 4))), "formula: x cannot be read in place"),
+    "a negated view": (
+        lambda: tnt.LayerNorm(4)(torch._neg_view(normal(3, 4))),
+        "operations: x cannot be read in place",
+    ),
     "a weight with gaps": (
         lambda: tnt.functional.layer_norm(normal(3, 4), (4,), torch.ones(8)[::2]),
-        "formula: weight or bias do not fit x, or cannot be read in place",
+        "operations: weight or bias do not fit x, or cannot be read in place",
     ),
     "a gradient for sample_weight": (
         lambda: tnt.BatchNorm1d(4)(normal(3, 4, 5), sample_weight=torch.ones(3, 5, requires_grad=True)),
@@ -92,7 +95,13 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: tnt.LayerNorm(4, device="meta")(
             torch.empty(3, 5, 4, device="meta"), lengths=torch.empty(3, dtype=torch.int64, device="meta")
         ),
-        "formula: x cannot be read in place",
+        "torch operator: x is on meta, and a mask chooses positions",
+    ),
+    "another device, with lengths that change the statistics": (
+        lambda: tnt.GroupNorm(2, 4, device="meta")(
+            torch.empty(3, 4, 5, device="meta"), lengths=torch.empty(3, dtype=torch.int64, device="meta")
+        ),
+        "operations: x cannot be read in place",
     ),
     "another layout": (
         lambda: tnt.BatchNorm2d(4).eval()(normal(2, 4, 5, 6).to_mkldnn()),
@@ -119,14 +128,14 @@ def test_reasons_of_the_installation(reasons: Any, monkeypatch: pytest.MonkeyPat
     layer, x = tnt.LayerNorm(4), normal(3, 4)
     engine.use("reference")
     try:
-        assert reasons(lambda: layer(x)) == ["formula: the reference engine is chosen"]
+        assert reasons(lambda: layer(x)) == ["operations: the reference engine is chosen"]
     finally:
         engine.use("native")
     with monkeypatch.context() as patch:
         patch.setattr(_kernel, "KERNELS_READ_TENSORS", False)
-        assert reasons(lambda: layer(x)) == ["formula: the kernels cannot read this torch's tensors"]
+        assert reasons(lambda: layer(x)) == ["operations: the kernels cannot read this torch's tensors"]
         patch.setattr(_dispatch, "native", None)
-        assert reasons(lambda: layer(x)) == ["formula: the kernels are not built"]
+        assert reasons(lambda: layer(x)) == ["operations: the kernels are not built"]
 
 
 def test_nothing_is_logged_unless_asked_for(caplog: pytest.LogCaptureFixture) -> None:

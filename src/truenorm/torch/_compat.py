@@ -128,6 +128,11 @@ def in_forward_mode() -> bool:
     return getattr(forward_ad, "_current_level", -1) >= 0
 
 
+def is_exporting() -> bool:
+    """Whether operations become nodes of an exported program, which is run without truenorm."""
+    return torch.compiler.is_exporting() or (torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export())
+
+
 _is_compiling = torch.compiler.is_compiling  # public, but two lookups away
 
 

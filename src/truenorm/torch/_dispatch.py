@@ -1,10 +1,13 @@
-"""The only place that chooses who normalizes: a compiled kernel, torch's own operator, or the formula.
+"""The only place that chooses who normalizes: a kernel, torch's own operator, torch operations, or the formula.
 
-    graph            under torch.compile and torch.export: the operators of `_library`, which choose when they run
-    torch operator   without a mask: off the CPU, for tracers, and for arguments that torch refuses
+    graph            under torch.compile: the operators of `_library`, which choose when they run
+    program          under torch.export and for ONNX: torch's own operators, or the formula as their nodes
+    torch operator   without a mask: off the CPU, for tracers, and for arguments that torch refuses; with one, off the
+                     CPU, if each position is normalized by itself: then it changes nothing but which are shown
     kernel           on the CPU, if the kernels can read all tensors and there is one for the pattern and the mask
     triton           off the CPU, if Triton is installed and its kernels can read all tensors: see `triton`
-    formula          everything else
+    operations       everything else that has only to be differentiated once, on every device
+    formula          transforms, forward mode, and gradients of statistics or sample_weight
 
 `run` chooses once, and `find_verbs` for an x that is a part of a batch. Both log why to `truenorm.torch` at the level
 DEBUG. Calls whose plan is in the cache are not logged. The fast path refuses what is unusual; what follows it handles
@@ -26,8 +29,8 @@ from torch import Tensor
 from truenorm import engine
 from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm, norm_from_text
-from truenorm.torch import _compat, _formula, _kernel, _library, triton
-from truenorm.torch._formula import FixedStatistics
+from truenorm.torch import _compat, _formula, _kernel, _library, _operations, triton
+from truenorm.torch._formula import FixedStatistics, Mask
 from truenorm.torch._inputs import Ragged, UnpackedInput, check_dense, check_ragged, to_mask, values_are_readable
 from truenorm.torch._kernel import FORMATS, KernelPlan, check_memory, is_readable, kernels, native
 from truenorm.torch._norms import Norms, norms_along
@@ -57,6 +60,7 @@ def run(
     buffers: tuple[Tensor | None, ...] = (),
     eps: float | None = None,
     by_channel: bool = True,
+    by_position: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Moments]:
     """y, and the moments that it used.
 
@@ -65,6 +69,7 @@ def run(
     fixed        statistics to use instead of those of x
     buffers      running statistics that will be updated
     by_channel   whether `shape` is the channels of x, and not what the layer was made for
+    by_position  torch's own operator for any x, if it normalizes each position by itself
     """
     if input.along is not None:
         norms = norms_along(norms, input.x.dim(), input.along)
@@ -73,8 +78,13 @@ def run(
         x, call, plan, ragged = found
         return _kernel.apply(x, weight, bias, (call, plan, ragged, padding, fixed is not None)), call
     parameters = (weight, bias, *buffers) if fixed is None else (weight, bias, fixed.mean, fixed.var)
+    masked = input.ragged is not None or input.packed
+    if _compat.is_tracing() and (masked or operator is None):
+        raise RuntimeError(
+            "torch.jit.trace: torch's layers without a mask, got a mask or a pattern, which sizes become constants of. "
+            "Use torch.export.export, whose programs take all sizes."
+        )
     if operator is not None:
-        masked = input.ragged is not None or input.packed
         if masked and eps is not None and not (type(eps) is not bool and isinstance(eps, Real) and 0 <= eps < math.inf):
             raise ValueError(f"eps: a number, finite and >= 0, got {eps}.")
         reason = None if masked else use_torch_operator(input.x)
@@ -86,7 +96,7 @@ def run(
             if masked:  # the operator was called for its error, and y is not masked
                 raise ValueError("arguments: plain integers and floats with a mask, got others. Convert them.")
             return y, None
-    return _run_other(input, norms, weight, bias, padding, fixed, found)
+    return _run_other(input, norms, weight, bias, padding, fixed, found, by_position)
 
 
 def find_call(
@@ -246,7 +256,7 @@ def masked_kernel(x: Tensor, norms: Norms, ragged: Ragged) -> tuple[Tensor, Kern
 
 
 def find_verbs(x: Tensor, norms: Norms, ragged: Ragged, padding: Padding) -> tuple[Tensor, Verbs]:
-    """x as it is read, and what computes the steps of a batch of which x is a part: a kernel, or the formula."""
+    """x as it is read, and what computes the steps of a batch of which x is a part: a kernel, or operations."""
     found: Any = None if _compat.in_plain_eager_mode() else "a transform, tracer or mode is active"
     if found is None and (not _kernel.KERNELS_READ_TENSORS or engine.compiled() is None):
         found = _why_no_kernels()
@@ -261,10 +271,10 @@ def find_verbs(x: Tensor, norms: Norms, ragged: Ragged, padding: Padding) -> tup
             _log("triton", f"{tuple(x.shape)}, a part of a batch")
             return part[:2]
         found = part
-    _log("formula", found)
+    _log("operations", found)
     norm = norm_from_text(norms[0])
     check_ragged(norm, x.shape, ragged)
-    return x, _formula.FormulaVerbs(to_mask(norm, x, ragged.change(torch.clone)), padding)
+    return x, _operations.OperationsVerbs(to_mask(norm, x, ragged.change(torch.clone)), padding)
 
 
 def check_dtype(x: Tensor) -> None:
@@ -287,22 +297,25 @@ def _run_other(
     padding: Padding,
     fixed: FixedStatistics | None,
     found: Found | str,
+    by_position: Callable[[Tensor], Tensor] | None,
 ) -> tuple[Tensor, Moments]:
-    """What neither a kernel nor torch's operator computes."""
+    """What neither a kernel nor torch's operator alone computes."""
     x, ragged = input.x, input.ragged
     check_dtype(x)
-    if torch.compiler.is_compiling() and not torch.onnx.is_in_onnx_export():
+    if _compat.is_exporting():
+        return _trace(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding, by_position)
+    if torch.compiler.is_compiling():
         mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
         y, table = _library.normalize(x, weight, bias, *(ragged or Ragged()), mean, var, norms[0], padding)
         return y, table if fixed is None else None
+    reason = found if isinstance(found, str) else "the arguments do not fit each other"
     if triton.applies(x):
         call = triton.find_call(x, norms, weight, bias, ragged, fixed, padding)
         if not isinstance(call, str):
             _log("triton", str(tuple(x.shape)))
             return call.run(weight, bias)
-        found = call
-    _log("formula", found if isinstance(found, str) else "the arguments do not fit each other")
-    return _run_formula(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding)
+        reason = call
+    return _run_operations(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding, reason, by_position)
 
 
 def _log(choice: str, reason: str) -> None:
@@ -317,7 +330,7 @@ def use_torch_operator(x: Tensor) -> str | None:
     if x.is_nested or x.layout != torch.strided:
         return "x is nested" if x.is_nested else f"x has the layout {x.layout}"
     if torch.compiler.is_compiling():
-        return "ONNX has nodes for torch's operators" if torch.onnx.is_in_onnx_export() else None
+        return "an exported program has torch's operators" if _compat.is_exporting() else None
     return "torch.jit.trace records torch's operators" if _compat.is_tracing() else None
 
 
@@ -339,7 +352,7 @@ def shapes_match(
     return shape[0] >= 0 and all(one is None or one.shape == shape for one in parameters)
 
 
-def _run_formula(
+def _run_operations(
     x: Tensor,
     norm: Norm,
     weight: Tensor | None,
@@ -347,11 +360,19 @@ def _run_formula(
     ragged: Ragged | None,
     fixed: FixedStatistics | None,
     padding: Padding,
+    reason: str,
+    by_position: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
+    """Checks the arguments. reason: why no kernel computes.
+
+    This is the place for another backend on accelerators: it computes what `_operations.normalize` computes, from the
+    same arguments, and comes before it.
+    """
     mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
     check_dense(x=x, weight=weight, bias=bias, running_mean=mean, running_var=var)
     if ragged is not None:
         check_ragged(norm, x.shape, ragged)
+        ragged = ragged.change(torch.clone)  # the caller may change them before backward
     mask = to_mask(norm, x, ragged)
     if fixed is not None and math.prod(mask.layout.statistics) != fixed.mean.numel():
         raise ValueError(
@@ -361,7 +382,59 @@ def _run_formula(
         if one is not None and tuple(one.shape) != mask.layout.weight_shape:
             raise ValueError(f"{name}: the shape {mask.layout.weight_shape} for this x, got {tuple(one.shape)}.")
     check_memory(x=x, weight=weight, bias=bias, running_mean=mean, running_var=var)
+    if needs_definition(mask.sample_weight, mean, var):
+        _log("formula", reason)
+        return _formula.normalize(x, mask, weight, bias, fixed, padding)
+    if by_position is not None and _is_by_position(x, mask, fixed, (weight, bias, mean, var)):
+        _log("torch operator", f"x is on {x.device}, and a mask chooses positions")
+        return _operations.around(by_position, x, mask, padding), None
+    _log("operations", reason)
+    if fixed is not None:
+        fixed = FixedStatistics(fixed.mean.clone(), fixed.var.clone())
+    return _operations.normalize(x, mask, weight, bias, fixed, padding)
+
+
+def _trace(
+    x: Tensor,
+    norm: Norm,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    ragged: Ragged | None,
+    fixed: FixedStatistics | None,
+    padding: Padding,
+    by_position: Callable[[Tensor], Tensor] | None,
+) -> tuple[Tensor, Tensor | None]:
+    """The definition as nodes of an exported program, which nobody else is needed for. Sizes may be symbols."""
+    if ragged is not None and all(type(size) is int for size in x.shape):
+        check_ragged(norm, x.shape, ragged)
+    mask = to_mask(norm, x, ragged)
+    if by_position is not None and _is_by_position(x, mask, fixed, (weight, bias)):
+        return _operations.around(by_position, x, mask, padding), None
     return _formula.normalize(x, mask, weight, bias, fixed, padding)
+
+
+def needs_definition(*constants: Tensor | None) -> bool:
+    """Whether more has to be differentiated than once and in reverse mode by x, weight and bias."""
+    return (
+        _compat.transform_is_active()
+        or _compat.in_forward_mode()
+        or (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in constants))
+    )
+
+
+def _is_by_position(
+    x: Tensor, mask: Mask, fixed: FixedStatistics | None, parameters: tuple[Tensor | None, ...]
+) -> bool:
+    """Whether a mask only says which positions are shown, and torch's operator takes these arguments."""
+    valid = mask.valid
+    return (
+        (not x.is_cpu or _compat.is_exporting())
+        and mask.sample_weight is None
+        and mask.segments is None
+        and mask.norm.eps > 0  # 0 is what rows outside of the mask are replaced by, and 0 / 0 is NaN
+        and all(one is None or one.dtype is x.dtype for one in parameters)
+        and (fixed is not None or valid is None or all(valid.shape[i] == 1 for i in mask.layout.reduced))
+    )
 
 
 # ---- without autograd, for the operators of `_library` ----
@@ -379,8 +452,7 @@ def compute(
     """y, and the table of moments."""
     found = find_call(x, (norm, None), weight, bias, ragged, fixed, padding)
     if isinstance(found, str):
-        _log("formula", found)
-        return _run_formula(x, norm_from_text(norm), weight, bias, ragged, fixed, padding)
+        return _run_operations(x, norm_from_text(norm), weight, bias, ragged, fixed, padding, found)
     x, call, plan, _ = found
     y = _kernel.forward(x, weight, bias, call)
     if fixed is not None:
@@ -398,7 +470,7 @@ def compute_backward(
     fixed: FixedStatistics | None,
     padding: Padding,
     table: Tensor,
-) -> _kernel.Gradients:
+) -> _operations.Gradients:
     """The gradients of `compute`, from the table that it returned."""
     found = find_call(x, (norm, None), weight, bias, ragged, fixed, padding)
     if not isinstance(found, str):
@@ -408,4 +480,5 @@ def compute_backward(
         gradients = _kernel.backward(x, dy, weight, None if bias is None else bias.dtype, call, plan)
         if gradients is not None:
             return gradients
-    return _formula.gradients(dy, x, to_mask(norm_from_text(norm), x, ragged), weight, bias, fixed, padding)
+    mask = to_mask(norm_from_text(norm), x, ragged)
+    return _operations.gradients(dy, x, mask, weight, bias, fixed, padding, None if fixed is not None else table)

@@ -1,8 +1,9 @@
 """The definition in torch operations: every device, every order of derivative, every transform of `torch.func`.
 
-It computes what the compiled kernels do not: other devices, higher derivatives, patterns without a kernel. Names and
-rules are those of `truenorm.core.reference`: elements that are not valid are removed by `where` before any arithmetic,
-sums are at least float32, and a variance of 0 gives the bias and no gradient through the deviation.
+Autograd differentiates it, so it computes what needs that: higher derivatives, transforms, gradients of statistics and
+of sample_weight, and graphs. `_operations` has the first derivative written out. Names and rules are those of
+`truenorm.core.reference`: elements that are not valid are removed by `where` before any arithmetic, sums are at least
+float32, and a variance of 0 gives the bias and no gradient through the deviation.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from truenorm.core.inputs import Padding
 from truenorm.core.layout import Layout
 from truenorm.core.norm import Norm
+from truenorm.torch import _compat
 
 LARGE, SCALE = 2.0**900, 2.0**-100  # as in truenorm.core.moments
 
@@ -51,22 +53,33 @@ def normalize(
     x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, fixed: FixedStatistics | None, padding: Padding
 ) -> tuple[Tensor, Tensor | None]:
     """y, and count, mean and m2 of each statistic side by side (..., 3), which carry no gradient; None where fixed."""
-    selected = _select(_widen(x, mask), mask)
+    selected = select(widen(x, mask), mask)
     if fixed is not None:
         mean, var = (one.to(selected.dtype).reshape(mask.layout.statistics_split) for one in (fixed.mean, fixed.var))
         return _apply(x, selected, mask, weight, bias, mean, rstd_of(var, mask.norm), padding), None
     count, mean, m2 = moments(selected, mask)
-    y = _apply(x, selected, mask, weight, bias, mean, _deviation(count, m2, mask.norm)[1], padding)
-    return y, _table(count, mean, m2).reshape(*_statistics(mask), 3)
+    y = _apply(x, selected, mask, weight, bias, mean, var_and_rstd(count, m2, mask.norm)[1], padding)
+    return y, as_table(count, mean, m2).to(wire_dtype(x)).reshape(*statistics_shape(mask), 3)
 
 
-def normalize_part(
-    x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, table: Tensor, padding: Padding
-) -> Tensor:
-    """y, with the moments (statistics, 3) of a whole that x is a part of."""
-    count, mean, m2 = _columns(table, x, mask)
-    selected = _select(_widen(x, mask), mask)
-    return _apply(x, selected, mask, weight, bias, mean, _deviation(count, m2, mask.norm)[1], padding)
+def differentiable_gradients(
+    dy: Tensor,
+    x: Tensor,
+    mask: Mask,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    fixed: FixedStatistics | None,
+    padding: Padding,
+    needed: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """dx, dweight and dbias with a graph of their own, for derivatives of higher order. bias: any of its form."""
+    bias = None if bias is None else torch.zeros_like(bias).requires_grad_()
+    # Aliases: gradients must not flow on to what weight was made of, and hooks must not run twice.
+    x, weight = x.view_as(x), weight if weight is None else weight.view_as(weight)
+    y, _ = normalize(x, mask, weight, bias, fixed, padding)
+    inputs = [one for one, wanted in zip((x, weight, bias), needed, strict=False) if wanted and one is not None]
+    derivatives = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
+    return tuple(next(derivatives) if wanted else None for wanted in needed[:3])
 
 
 def _apply(
@@ -81,24 +94,24 @@ def _apply(
 ) -> Tensor:
     """(x - mean) · rstd · weight + bias"""
     layout, valid = mask.layout, mask.valid
-    y = (selected - _spread(_center(mean, rstd), mask)) * _spread(rstd, mask)
+    y = (selected - spread(center_of(mean, rstd), mask)) * spread(rstd, mask)
     y = y if valid is None else torch.where(valid, y, 0.0)  # 0 · NaN would reach the gradient of weight
     if weight is not None:
         y = y * weight.to(y.dtype).reshape(layout.weight_split)
     if bias is not None:
         y = y + bias.to(y.dtype).reshape(layout.weight_split)
     if valid is not None:
-        y = torch.where(valid, y, _widen(x, mask) if padding == "keep" else 0.0)
+        y = torch.where(valid, y, widen(x, mask) if padding == "keep" else 0.0)
     return y.reshape(x.shape).to(x.dtype)
 
 
-def _deviation(count: Tensor, m2: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+def var_and_rstd(count: Tensor, m2: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     """var and rstd; too few elements have an rstd of 0, so that y is the bias."""
     var = safe_divide(m2, count - norm.ddof)
     return var, torch.where(count > norm.ddof, rstd_of(var, norm), 0.0)
 
 
-def _table(count: Tensor, mean: Tensor, m2: Tensor) -> Tensor:
+def as_table(count: Tensor, mean: Tensor, m2: Tensor) -> Tensor:
     """Side by side (..., 3), without a gradient."""
     return torch.stack([count.expand(mean.shape), mean, m2], -1).detach()
 
@@ -112,136 +125,8 @@ def slope_and_offset(
     """
     rstd = rstd_of(fixed.var, norm)
     slope = rstd if weight is None else rstd * weight
-    offset = -_center(fixed.mean, rstd) * slope
+    offset = -center_of(fixed.mean, rstd) * slope
     return slope, offset if bias is None else offset + bias
-
-
-def gradients(
-    dy: Tensor,
-    x: Tensor,
-    mask: Mask,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    fixed: FixedStatistics | None,
-    padding: Padding,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """dx, dweight and dbias by the formula, where autograd cannot look: inside an operator, or on many dy at once."""
-    measured = moments(_select(_widen(x, mask), mask), mask) if fixed is None else None
-    terms = _terms(dy, x, mask, weight, measured, fixed)
-    sums = None if fixed is not None else _sums(terms, mask)
-    return _dx(terms, sums, x, mask, padding), *_parameter_gradients(terms, mask, weight, bias)
-
-
-def backward_sums(
-    dy: Tensor, x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, table: Tensor
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Σ dxhat and Σ dxhat · xhat of each statistic side by side (statistics, 2), dweight and dbias.
-
-    table (statistics, 3): of x, or of a whole that x is a part of
-    """
-    terms = _terms(dy, x, mask, weight, _columns(table, x, mask), None)
-    sums = torch.stack([one.reshape(-1) for one in _sums(terms, mask)], -1)
-    return sums, *_parameter_gradients(terms, mask, weight, bias)
-
-
-def backward(
-    dy: Tensor, x: Tensor, mask: Mask, weight: Tensor | None, table: Tensor, sums: Tensor, padding: Padding
-) -> Tensor:
-    """dx, with the moments and sums of a whole that x is a part of."""
-    terms = _terms(dy, x, mask, weight, _columns(table, x, mask), None)
-    return _dx(terms, _columns(sums, x, mask), x, mask, padding)
-
-
-def _columns(table: Tensor, x: Tensor, mask: Mask) -> tuple[Tensor, ...]:
-    """The columns of a table with a row for each statistic, as they broadcast against x."""
-    return tuple(one.reshape(mask.layout.statistics_split) for one in table.to(working_dtype(x)).unbind(-1))
-
-
-@dataclass(eq=False)
-class _Terms:
-    """What all gradients are made of. count and var belong to statistics, the others broadcast against x."""
-
-    count: Tensor | None  # None: the statistics are fixed
-    var: Tensor
-    rstd: Tensor
-    xhat: Tensor
-    dy: Tensor  # wide
-    dselected: Tensor  # 0 where not valid
-    dxhat: Tensor
-
-
-def _terms(
-    dy: Tensor,
-    x: Tensor,
-    mask: Mask,
-    weight: Tensor | None,
-    measured: tuple[Tensor, ...] | None,
-    fixed: FixedStatistics | None,
-) -> _Terms:
-    """measured: count, mean and m2, unless the statistics are fixed."""
-    norm, layout, valid = mask.norm, mask.layout, mask.valid
-    wide, dwide = (_widen(one, mask, x) for one in (x, dy))
-    selected, dselected = _select(wide, mask), _select(dwide, mask)
-    count = None
-    if measured is not None:
-        count, mean, m2 = measured
-        var, rstd = _deviation(count, m2, norm)
-    else:
-        assert fixed is not None
-        mean, var = (one.to(wide.dtype).reshape(layout.statistics_split) for one in (fixed.mean, fixed.var))
-        rstd = rstd_of(var, norm)
-    mean, rstd = _spread(_center(mean, rstd), mask), _spread(rstd, mask)
-    xhat = (selected - mean) * rstd
-    xhat = xhat if valid is None else torch.where(valid, xhat, 0.0)
-    dxhat = dselected if weight is None else dselected * weight.to(wide.dtype).reshape(layout.weight_split)
-    return _Terms(count, var, rstd, xhat, dwide, dselected, dxhat)
-
-
-def _sums(terms: _Terms, mask: Mask) -> tuple[Tensor, ...]:
-    return _total(terms.dxhat, mask), _total(terms.dxhat * terms.xhat, mask)
-
-
-def _dx(terms: _Terms, sums: tuple[Tensor, ...] | None, x: Tensor, mask: Mask, padding: Padding) -> Tensor:
-    """rstd · (dxhat - s · Σ dxhat / n - s · xhat · Σ (dxhat · xhat) / (n - ddof)), s: how often an element counts"""
-    norm, dx = mask.norm, terms.dxhat
-    if sums is not None and terms.count is not None:
-        shared = torch.zeros_like(dx)
-        if norm.center:
-            shared = shared + _spread(safe_divide(sums[0], terms.count), mask)
-        inner = safe_divide(sums[1], terms.count - norm.ddof)
-        if norm.eps_at == "std":  # the deviation, not its square, is what eps was added to
-            std = terms.var.sqrt()
-            inner = inner * torch.where(std > 0, 1 + safe_divide(torch.full_like(std, norm.eps), std), 0.0)
-        shared = shared + terms.xhat * _spread(inner, mask)
-        if mask.sample_weight is not None:  # 0 times an infinite sum is 0 here
-            counts = mask.sample_weight.to(dx.dtype)
-            shared = torch.where(counts == 0, 0.0, counts * shared)
-        dx = dx - shared
-    dx = dx * terms.rstd
-    if mask.valid is not None:
-        dx = torch.where(mask.valid, dx, terms.dy if padding == "keep" else 0.0)
-    return dx.reshape(x.shape).to(x.dtype)
-
-
-def _parameter_gradients(
-    terms: _Terms, mask: Mask, weight: Tensor | None, bias: Tensor | None
-) -> tuple[Tensor | None, Tensor | None]:
-    axes = mask.layout.unweighted
-    dweight, dbias = (
-        None if like is None else (of.sum(axes) if axes else of).reshape(like.shape).to(like.dtype)
-        for like, of in ((weight, terms.dselected * terms.xhat), (bias, terms.dselected))
-    )
-    return dweight, dbias
-
-
-def measure(x: Tensor, mask: Mask) -> Tensor:
-    """count, mean and m2 of each statistic side by side (statistics, 3), without a gradient, to be merged."""
-    wide = _widen(x, mask)
-    count, mean, m2 = moments(_select(wide, mask), mask)
-    dtype = wire_dtype(x)
-    if count.dtype != dtype:  # float32 counts up to 2^24
-        count = _count(wide, mask, dtype)
-    return _table(count, mean.to(dtype), m2.to(dtype)).reshape(-1, 3)
 
 
 def merge_tables(tables: Tensor) -> Tensor:
@@ -259,50 +144,53 @@ def merge_tables(tables: Tensor) -> Tensor:
     return torch.stack([total, center / scale, m2.sum(0) + between], -1)
 
 
-def _widen(values: Tensor, mask: Mask, x: Tensor | None = None) -> Tensor:
-    """x, or an array of its shape, as it is computed with."""
-    return values.reshape(mask.layout.split).to(working_dtype(values if x is None else x))
+def widen(x: Tensor, mask: Mask) -> Tensor:
+    """x as it is computed with."""
+    return x.reshape(mask.layout.split).to(working_dtype(x))
 
 
-def _select(values: Tensor, mask: Mask) -> Tensor:
+def select(values: Tensor, mask: Mask) -> Tensor:
     return values if mask.valid is None else torch.where(mask.valid, values, 0.0)
 
 
 def moments(x: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor]:
     """count, mean and m2, which broadcast against x. `x` is 0 where it is not mask."""
-    weight = mask.sample_weight if mask.sample_weight is not None else mask.valid
-    if mask.sample_weight is not None:
-        x = torch.where(mask.sample_weight > 0, x, 0.0)  # elements of weight 0 are not read
+    weight = mask.sample_weight
     if weight is not None:
+        x = torch.where(weight > 0, x, 0.0)  # elements of weight 0 are not read
         weight = weight.to(x.dtype)
         weight = weight if mask.valid is None else torch.where(mask.valid, weight, 0.0)
-    count = _count(x, mask, x.dtype)
+    count = count_of(x, mask, x.dtype)
 
-    def total(values: Tensor) -> Tensor:
-        return _total(values if weight is None else weight * values, mask)
+    def weighted_total(values: Tensor) -> Tensor:
+        return total(values if weight is None else weight * values, mask)
 
     if not mask.norm.center:
-        squares = total(x * x)
+        squares = weighted_total(x * x)
         return count, torch.zeros_like(squares), squares
     scale = _scale(x, mask)
-    scaled = x * _spread(scale, mask)
+    scaled = x * spread(scale, mask)
     # Twice, so that the mean of equal values is exactly their value. The first mean only moves the origin.
-    about = safe_divide(total(scaled), count).detach()
-    mean = about + safe_divide(total(_selected(scaled - _spread(about, mask), mask)), count)
-    centered = _selected(scaled - _spread(mean, mask), mask)
-    return count, mean / scale, total(centered * centered) / (scale * scale)
+    about = safe_divide(weighted_total(scaled), count).detach()
+    mean = about + safe_divide(weighted_total(_selected(scaled - spread(about, mask), mask)), count)
+    centered = _selected(scaled - spread(mean, mask), mask)
+    return count, mean / scale, weighted_total(centered * centered) / (scale * scale)
 
 
-def _count(x: Tensor, mask: Mask, dtype: torch.dtype) -> Tensor:
+def count_of(x: Tensor, mask: Mask, dtype: torch.dtype) -> Tensor:
     """The number of valid elements, or the sum of their weights."""
     layout = mask.layout
     weight = mask.sample_weight if mask.sample_weight is not None else mask.valid
     if weight is not None:
         weight = weight.to(dtype)
         weight = weight if mask.valid is None else torch.where(mask.valid, weight, 0.0)
-        return _total(weight.expand(layout.split), mask)
+        if mask.segments is not None:
+            return total(weight.expand(layout.split), mask)
+        # Along the other axes the mask is constant: multiplied by their size, not expanded.
+        own = tuple(i for i in layout.reduced if type(weight.shape[i]) is not int or weight.shape[i] != 1)
+        return total(weight, mask, own) * math.prod(layout.split[i] for i in layout.reduced if i not in own)
     if mask.segments is not None:
-        return _total(x.new_ones((), dtype=dtype).expand(layout.split), mask)
+        return total(x.new_ones((), dtype=dtype).expand(layout.split), mask)
     return x.new_full((1,) * len(layout.split), math.prod(layout.split[i] for i in layout.reduced), dtype=dtype)
 
 
@@ -328,7 +216,7 @@ def _scale(x: Tensor, mask: Mask) -> Tensor:
     return torch.where(largest > torch.finfo(x.dtype).max * 2.0**-100, 2.0**-100, 1.0).to(x.dtype)
 
 
-def _center(mean: Tensor, rstd: Tensor) -> Tensor:
+def center_of(mean: Tensor, rstd: Tensor) -> Tensor:
     """What is subtracted from x. Without a deviation every finite x gives 0, also where x - mean would overflow."""
     return torch.where(rstd == 0, 0.0, mean)
 
@@ -362,8 +250,10 @@ def safe_divide(above: Tensor, below: Tensor) -> Tensor:
 
 
 def working_dtype(x: Tensor) -> torch.dtype:
-    """What is computed in: float64 on the CPU, as everywhere in truenorm; elsewhere at least float32."""
-    return torch.float64 if x.device.type == "cpu" or x.dtype == torch.float64 else torch.float32
+    """What is computed in: float64 on the CPU, as everywhere in truenorm; elsewhere at least float32, as in exported
+    programs, which may run anywhere."""
+    wide = x.dtype == torch.float64 or (x.device.type == "cpu" and not _compat.is_exporting())
+    return torch.float64 if wide else torch.float32
 
 
 def wire_dtype(values: Tensor) -> torch.dtype:
@@ -371,50 +261,24 @@ def wire_dtype(values: Tensor) -> torch.dtype:
     return torch.float32 if values.device.type == "mps" else torch.float64
 
 
-def _statistics(mask: Mask) -> tuple[int, ...]:
+def statistics_shape(mask: Mask) -> tuple[int, ...]:
     found = mask.layout.statistics
     return found if mask.segments is None else (mask.segments.samples, *found[1:])
 
 
-def _total(values: Tensor, mask: Mask) -> Tensor:
-    """The sum for each statistic, with the axes kept as ones."""
-    layout, segments = mask.layout, mask.segments
+def total(values: Tensor, mask: Mask, axes: tuple[int, ...] | None = None) -> Tensor:
+    """The sum for each statistic, or over some of its axes, with these kept as ones."""
+    axes, segments = mask.layout.reduced if axes is None else axes, mask.segments
     if segments is None:
-        return values.sum(layout.reduced, keepdim=True) if layout.reduced else values
+        return values.sum(axes, keepdim=True) if axes else values
     rows = values[0]  # (1, rows, ...)
     sums = rows.new_zeros(segments.samples, *rows.shape[1:]).index_add(0, segments.ids, rows)
-    others = [i - 1 for i in layout.reduced if i > 1]
+    others = [i - 1 for i in axes if i > 1]
     return (sums.sum(others, keepdim=True) if others else sums)[:, None]
 
 
-def _spread(statistic: Tensor, mask: Mask) -> Tensor:
+def spread(statistic: Tensor, mask: Mask) -> Tensor:
     """A statistic as it broadcasts against x."""
     if mask.segments is None or statistic.shape[0] != mask.segments.samples:
         return statistic
     return statistic[:, 0].index_select(0, mask.segments.ids)[None]
-
-
-# ---- a part of a batch ----
-
-
-@dataclass(eq=False)
-class FormulaVerbs:
-    """What `_pooled` calls, for one x that is a part of a batch."""
-
-    mask: Mask
-    padding: Padding
-
-    def measure(self, x: Tensor) -> Tensor:
-        return measure(x, self.mask)
-
-    def forward(self, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        return normalize_part(x, self.mask, weight, bias, table, self.padding)
-
-    def backward_sums(
-        self, dy: Tensor, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        sums, dweight, dbias = backward_sums(dy, x, self.mask, weight, bias, table)
-        return sums.to(table.dtype), dweight, dbias
-
-    def backward(self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None) -> Tensor:
-        return backward(dy, x, self.mask, weight, table, sums, self.padding)

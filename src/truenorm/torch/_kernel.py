@@ -16,9 +16,10 @@ from torch import Tensor
 from truenorm import engine
 from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm
-from truenorm.torch import _compat, _formula
+from truenorm.torch import _compat, _formula, _operations
 from truenorm.torch._formula import FixedStatistics, Mask
 from truenorm.torch._inputs import Ragged, to_mask
+from truenorm.torch._operations import Gradients
 
 if TYPE_CHECKING:
     from truenorm import _native
@@ -39,7 +40,6 @@ if native is not None:
     native.use_openmp(True)
 
 CHANGED = "forward: x, weight and bias as they were a moment ago, got others."
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # dx, dweight, dbias
 
 
 def kernels_read_tensors() -> bool:
@@ -94,7 +94,7 @@ def table_of(call: _native.Call) -> Tensor:
 
 
 class KernelNorm(torch.autograd.Function):
-    """One call of a kernel. Its backward is not differentiable: if a graph of it is needed, the formula computes it."""
+    """One call of a kernel. Its backward is not differentiable: if a graph is needed, the definition computes it."""
 
     @staticmethod
     def forward(
@@ -124,15 +124,8 @@ class KernelNorm(torch.autograd.Function):
         mask, fixed = _mask(context, x), _fixed_statistics(context)
         bias = _empty_bias(plan, ctx.bias_dtype)
         if not torch.is_grad_enabled():
-            found = _formula.gradients(dy, x, mask, weight, bias, fixed, padding)
-            return (*found, None)
-        bias = bias if bias is None else bias.zero_().requires_grad_()
-        # Aliases: gradients must not flow on to what weight was made of, and hooks must not run twice.
-        x, weight = x.view_as(x), weight if weight is None else weight.view_as(weight)
-        y, _ = _formula.normalize(x, mask, weight, bias, fixed, padding)
-        inputs = [one for one, wanted in zip((x, weight, bias), needed, strict=False) if wanted]
-        derivatives = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
-        return (*(next(derivatives) if wanted else None for wanted in needed[:3]), None)
+            return (*_operations.gradients(dy, x, mask, weight, bias, fixed, padding), None)
+        return (*_formula.differentiable_gradients(dy, x, mask, weight, bias, fixed, padding, needed), None)
 
 
 # For plain eager mode, which the caller has checked.

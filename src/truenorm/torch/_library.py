@@ -18,7 +18,7 @@ from truenorm.core.layout import layout_of
 from truenorm.core.norm import norm_from_text
 from truenorm.core.packed import packed_norm, rows_of
 from truenorm.torch import _compat
-from truenorm.torch._formula import FixedStatistics
+from truenorm.torch._formula import FixedStatistics, wire_dtype
 from truenorm.torch._inputs import Ragged
 
 TENSORS = (
@@ -72,7 +72,7 @@ def normalize(*values: Any) -> tuple[Tensor, Tensor]:
     a = Arguments(*values)
     y, table = _dispatch().compute(a.x, a.norm, a.weight, a.bias, a.ragged(), a.fixed(), a.padding)
     if table is None:
-        table = torch.empty(0, dtype=_table_dtype(a.x), device=a.x.device)
+        table = torch.empty(0, dtype=wire_dtype(a.x), device=a.x.device)
     return _with_strides_of(a.x, y), table.clone()
 
 
@@ -81,7 +81,7 @@ def _(*values: Any) -> tuple[Tensor, Tensor]:
     _refuse_forward_mode()
     a = Arguments(*values)
     shape = (0,) if a.mean is not None else (*_statistics(a), 3)
-    return torch.empty_like(a.x), torch.empty(shape, dtype=_table_dtype(a.x), device=a.x.device)
+    return torch.empty_like(a.x), torch.empty(shape, dtype=wire_dtype(a.x), device=a.x.device)
 
 
 @torch.library.custom_op(
@@ -126,10 +126,6 @@ def _with_strides_of(x: Tensor, values: Tensor) -> Tensor:
     """Values in the memory order of x, which is what the graph expects."""
     like = torch.empty_like(x)
     return values if values.stride() == like.stride() else like.copy_(values)
-
-
-def _table_dtype(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.device.type == "cpu" or x.dtype == torch.float64 else torch.float32
 
 
 def _statistics(a: Arguments) -> tuple[Any, ...]:

@@ -44,8 +44,19 @@ def update_from_call(call: _native.Call, mean: Tensor, var: Tensor, momentum: Mo
     return done
 
 
-def update(table: Tensor, mean: Tensor, var: Tensor, momentum: Momentum, counter: Tensor | None = None) -> int:
-    """Move the buffers towards a batch (channels, 3). Returns what was done, as far as that can be known."""
+def update(
+    table: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    momentum: Momentum,
+    counter: Tensor | None = None,
+    skipped: Tensor | None = None,
+) -> int:
+    """Move the buffers towards a batch (channels, 3). Returns what was done, as far as that can be known.
+
+    counter   counts the batches that moved them
+    skipped   counts those that were not finite, where that cannot be known: it is then not returned
+    """
     if (
         not isinstance(momentum, HalfLife)
         and engine.compiled() is not None
@@ -61,18 +72,26 @@ def update(table: Tensor, mean: Tensor, var: Tensor, momentum: Momentum, counter
     if _compat.transform_is_active():
         # The buffers may be from outside of the transform, which refuses operations that change them. Statistics have
         # no derivative, so the values behind the transform are written, as torch's own operators do.
-        given = (table, mean, var, momentum, counter)
+        given = (table, mean, var, momentum, counter, skipped)
         behind: list[Any] = [_compat.values_behind_transforms(one) if isinstance(one, Tensor) else one for one in given]
         if isinstance(momentum, HalfLife):
             values = _compat.values_behind_transforms(momentum.values)
             behind[3] = None if values is None else momentum._replace(values=values)
-        if all(one is not None for one in behind[:-1]):
+        if all(one is not None for one in behind[:-2]):
             with _compat.outside_transforms():
                 return _update_with_torch(*behind)
-    return _update_with_torch(table, mean, var, momentum, counter)
+        skipped = None  # many models at once, with one counter
+    return _update_with_torch(table, mean, var, momentum, counter, skipped)
 
 
-def _update_with_torch(table: Tensor, mean: Tensor, var: Tensor, momentum: Momentum, counter: Tensor | None) -> int:
+def _update_with_torch(
+    table: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    momentum: Momentum,
+    counter: Tensor | None,
+    skipped: Tensor | None,
+) -> int:
     check_memory(running_mean=mean, running_var=var)
     count, batch_mean, m2 = (one.reshape(mean.shape).to(mean.device) for one in table.unbind(-1))
     batch_var = m2 / (count - DDOF).clamp(min=1e-30)
@@ -96,6 +115,9 @@ def _update_with_torch(table: Tensor, mean: Tensor, var: Tensor, momentum: Momen
         momentum.values.copy_(torch.where(chosen, total.to(momentum.values.dtype), momentum.values))
     if counter is not None:
         counter.add_(chosen.any())
+    if skipped is not None:
+        skipped.add_(~finite)
+        return MOVED
     if not values_are_readable(finite):
         return MOVED
     return (MOVED if bool(chosen.any()) else NOTHING) if bool(finite) else NOT_FINITE

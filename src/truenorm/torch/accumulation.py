@@ -146,7 +146,8 @@ class Stage:
                 if layer in changed or layer.frozen or layer.running_mean is None:
                     continue
                 _, _, mean, var, counter = layer._state()
-                done = _running.update(table, mean, var, layer._weight_of_batch(counter), counter)
+                skipped = layer._skip_counter()
+                done = _running.update(table, mean, var, layer._weight_of_batch(counter), counter, skipped)
                 if done == _running.NOT_FINITE:
                     layer.skipped_batches += 1
         if changed:

@@ -26,7 +26,7 @@ from truenorm.core.inputs import Padding
 from truenorm.torch import functional, layers, lazy
 from truenorm.torch._half_life import drop_or_keep_half_life
 from truenorm.torch.functional import OnSingle
-from truenorm.torch.layers import _BatchNorm, _RaggedLayer
+from truenorm.torch.layers import _BatchNorm, _RaggedLayer, _TrackingLayer
 from truenorm.torch.replacement import (
     FrozenBatchNorm,
     Kind,
@@ -160,6 +160,8 @@ def _convert_layer(
         layer.__class__ = _ragged_class(layer)
         converted: Any = layer
         own["_norms"] = converted._make_norms()
+        if isinstance(layer, _TrackingLayer):
+            layer._skip_counter()
         if padding != "zero":
             converted.padding = padding
         if on_single != "error" and isinstance(layer, _BatchNorm):
@@ -176,7 +178,7 @@ def _revert_layer(layer: nn.Module) -> None:
         cls = _with_properties(cls, layer)
     if issubclass(cls, LazyModuleMixin) and not isinstance(layer, LazyModuleMixin):
         cls = cls.cls_to_become or cls  # its first input came since
-    for name in (*OPTIONS, "skipped_batches", "_exchange", "_stage"):
+    for name in (*OPTIONS, "_skipped", "_exchange", "_stage"):
         own.pop(name, None)
     own.update(original.attributes)
     if not issubclass(cls, _RaggedLayer):

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as torch_functional
 
 from truenorm.core.inputs import PADDINGS, Padding
-from truenorm.torch import _pooled, _running
+from truenorm.torch import _compat, _pooled, _running
 from truenorm.torch._dispatch import Moments, check_channels, run
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._half_life import HalfLife
@@ -102,8 +102,12 @@ def run_batch_norm(
     counter: Tensor | None,
     norms: NormPair,
     exchange: Exchange | None = None,
+    skipped: Callable[[], Tensor | None] | None = None,
 ) -> tuple[Tensor, int]:
-    """y, and what was done to the running statistics: see `_running`. exchange: if x is a part of a batch."""
+    """y, and what was done to the running statistics: see `_running`. exchange: if x is a part of a batch.
+
+    skipped: gives what batches that are not finite are counted in.
+    """
     x = input.x
     axes = x.shape
     shape = (axes[-1 if input.packed else 1] if len(axes) > 1 else -1,)
@@ -135,7 +139,11 @@ def run_batch_norm(
                 "running_mean and running_var must be given unless training, got None. Pass both, or training=True."
             )
         fixed = FixedStatistics(running_mean, running_var)
-        return run(input, norm, weight, bias, padding, shape, operator, fixed, (), eps)[0]
+
+        def by_position(x: Tensor) -> Tensor:
+            return torch_functional.batch_norm(x, running_mean, running_var, weight, bias, False, 0.0, eps)
+
+        return run(input, norm, weight, bias, padding, shape, operator, fixed, (), eps, by_position=by_position)[0]
 
     if not training:
         return with_running_statistics(), _running.NOTHING
@@ -175,7 +183,7 @@ def run_batch_norm(
         moments = table_of(moments)
     elif _running.recomputing() or (exchange is not None and not exchange.updates_running()):
         return y, _running.NOTHING
-    return y, _running.update(moments, running_mean, running_var, momentum, counter)
+    return y, _running.update(moments, running_mean, running_var, momentum, counter, _call(skipped))
 
 
 def layer_norm(
@@ -211,10 +219,10 @@ def run_layer_norm(
     padding: Padding,
     norm: Norms,
 ) -> Tensor:
-    def operator() -> Tensor:
-        return torch_functional.layer_norm(input.x, shape, weight, bias, eps)
+    def operator(x: Tensor = input.x) -> Tensor:
+        return torch_functional.layer_norm(x, shape, weight, bias, eps)
 
-    return run(input, norm, weight, bias, padding, shape, operator, None, (), eps, by_channel=False)[0]
+    return run(input, norm, weight, bias, padding, shape, operator, None, (), eps, False, operator)[0]
 
 
 def rms_norm(
@@ -248,11 +256,13 @@ def run_rms_norm(
     padding: Padding,
     norms: tuple[Norms, Norms],
 ) -> Tensor:
-    def operator() -> Tensor:
-        return torch_functional.rms_norm(input.x, shape, weight, eps)
+    def operator(x: Tensor = input.x) -> Tensor:
+        return torch_functional.rms_norm(x, shape, weight, eps)
 
     norm = norms[1] if input.x.dtype is torch.float64 else norms[0]
-    return run(input, norm, weight, None, padding, shape, operator, None, (), eps, by_channel=False)[0]
+    # Elsewhere torch composes it, and keeps more than x.
+    by_position = operator if input.x.is_cuda or _compat.is_exporting() else None
+    return run(input, norm, weight, None, padding, shape, operator, None, (), eps, False, by_position)[0]
 
 
 def group_norm(
@@ -356,6 +366,7 @@ def run_instance_norm(
     padding: Padding,
     norms: NormPair,
     fixed_norms: NormPair,
+    skipped: Callable[[], Tensor | None] | None = None,
 ) -> tuple[Tensor, int]:
     """y, and what was done to the running statistics. fixed_norms: for these, which all samples share."""
     axes = input.x.shape
@@ -384,10 +395,14 @@ def run_instance_norm(
         _refuse_channels(input, channels, running_mean, running_var, operator)
     table = moments if isinstance(moments, Tensor) else table_of(moments)
     table = _running.average_samples(table.reshape(-1, channels, 3))
-    return y, _running.update(table, running_mean, running_var, momentum)
+    return y, _running.update(table, running_mean, running_var, momentum, None, _call(skipped))
 
 
 # ---- shared ----
+
+
+def _call(skipped: Callable[[], Tensor | None] | None) -> Tensor | None:
+    return None if skipped is None else skipped()
 
 
 def _repack(input: UnpackedInput, y: Tensor) -> Any:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from truenorm.core.inputs import Padding
-from truenorm.torch import _norms, _running, functional
+from truenorm.torch import _compat, _norms, _running, functional
 from truenorm.torch._half_life import VALUES, HalfLifeOption
 from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, WeightLike, unpack, with_batch_axis
 from truenorm.torch._norms import NormPair
@@ -74,6 +74,13 @@ class _RaggedLayer:
             except AttributeError:  # not all of them are set yet
                 self.__dict__["_norms"] = None
 
+    def __prepare_scriptable__(self) -> None:
+        """Called by torch.jit.script."""
+        raise RuntimeError(
+            f"torch.jit.script: layers of torch, got {self._get_name()}, which takes masks of many forms. "
+            "Use torch.export, or torch.jit.trace, or call revert(model) first."
+        )
+
     def _affine(self) -> tuple[Tensor | None, Tensor | None]:
         """weight and bias. `self.weight` takes ten times as long as torch's dictionary in which it ends up."""
         if not self._has_properties:
@@ -112,8 +119,30 @@ class _TrackingLayer(_RaggedLayer):
     _buffers: dict[str, Tensor | None]
     _check_input_dim: Callable[[Tensor], None]
 
-    skipped_batches: int = 0  # because their statistics were not finite
+    _skipped: Tensor | None = None  # no buffer: torch's layers have none of this name
     frozen: bool = False  # whether `freeze` has made the running statistics constants, also in training
+
+    @property
+    def skipped_batches(self) -> int:
+        """How many batches left the running statistics as they were, because theirs were not finite.
+
+        It is counted on the device, and reading it waits for the device.
+        """
+        return 0 if self._skipped is None or self._skipped.is_meta else int(self._skipped)
+
+    @skipped_batches.setter
+    def skipped_batches(self, value: int) -> None:
+        mean = self._buffers.get("running_mean")
+        self._skipped = torch.tensor(value, device=None if mean is None else mean.device)
+
+    def _skip_counter(self) -> Tensor | None:
+        """What skipped batches are counted in, on the device of the running statistics; None if there are none."""
+        mean = self._buffers.get("running_mean")
+        if mean is None or _compat.is_exporting():  # a program has no place for it
+            return None
+        if self._skipped is None or self._skipped.device != mean.device:
+            self.skipped_batches = self.skipped_batches
+        return self._skipped
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`.half()` and `.to(bfloat16)` do not change the precision of the statistics: in bfloat16 they would stall."""
@@ -125,6 +154,7 @@ class _TrackingLayer(_RaggedLayer):
             new = buffers.get(name)
             if old is not None and new is not None and new.dtype in LOW and old.dtype not in LOW:
                 buffers[name] = old.to(new.device)
+        self._skip_counter()
         return result
 
     def reset_running_stats(self) -> None:
@@ -173,6 +203,7 @@ class _BatchNorm(RefusesTorchSync, HalfLifeOption, _TrackingLayer):
         functional.check_options(padding, on_single)
         super().__init__(*args, **kwargs)
         self.padding, self.on_single = padding, on_single
+        self._skip_counter()
 
     def forward(
         self,
@@ -214,6 +245,7 @@ class _BatchNorm(RefusesTorchSync, HalfLifeOption, _TrackingLayer):
             None
             if not training or (exchange := self._stage or self._exchange) is None or not exchange.is_active()
             else exchange,
+            self._skip_counter if training and tracking else None,
         )
         if done == _running.NOT_FINITE:
             self.skipped_batches += 1
@@ -243,6 +275,7 @@ class _InstanceNorm(_TrackingLayer):
         functional.check_options(padding)
         super().__init__(*args, **kwargs)
         self.padding = padding
+        self._skip_counter()
 
     def forward(
         self,
@@ -289,6 +322,7 @@ class _InstanceNorm(_TrackingLayer):
             self.padding,
             norms,
             fixed_norms,
+            self._skip_counter if training and self.track_running_stats else None,
         )
         if done == _running.NOT_FINITE and training and self.track_running_stats:
             self.skipped_batches += 1

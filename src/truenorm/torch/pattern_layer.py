@@ -68,6 +68,7 @@ class Normalize(_TrackingLayer, nn.Module):
         self.register_buffer("running_var", torch.ones(size, device=device) if track_running_stats else None)
         counter = torch.tensor(0, dtype=torch.long, device=device) if track_running_stats else None
         self.register_buffer("num_batches_tracked", counter)
+        self._skip_counter()
 
     def __setattr__(self, name: str, value: Any) -> None:
         value = as_norm(value) if name == "norm" else value
@@ -118,7 +119,7 @@ class Normalize(_TrackingLayer, nn.Module):
         y, moments = run(unpacked, norms, weight, bias, self.padding, self.shape, fixed=fixed)
         if fixed is None and mean is not None and var is not None and not _running.recomputing():
             table = moments.reshape(-1, 3) if isinstance(moments, Tensor) else table_of(moments)
-            done = _running.update(table, mean, var, self._weight_of_batch(counter), counter)
+            done = _running.update(table, mean, var, self._weight_of_batch(counter), counter, self._skip_counter())
             if done == _running.NOT_FINITE:
                 self.skipped_batches += 1
         found: Input = y if unpacked.repack is None else unpacked.repack(y)

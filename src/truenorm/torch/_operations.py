@@ -1,0 +1,450 @@
+"""Forward and backward written out in torch operations: what computes on every device, if no kernel does.
+
+    y  = (x - mean) · rstd · weight + bias
+    dx = rstd · (dxhat - Σ dxhat / n - xhat · Σ (dxhat · xhat) / (n - ddof)),    dxhat = dy · weight
+
+Between forward and backward only x, weight and the moments are kept. Under autograd, the definition in `_formula` keeps
+three tensors of the size of x, and passes over it three times as often. These are the ideas:
+
+* x is read through one `where`, which also widens it. A mask is never expanded over channels: what it multiplies is a
+  statistic, as in `addcmul(x, valid, -mean)`.
+* The mean is in two parts, `origin + rest`. float32 holds the difference between x and a float near the mean exactly,
+  or nearly so; what the origin is off by is subtracted from that.
+* m2 is that of all positions, with zeros for padding, minus what the zeros add. As the origin is the mean up to its
+  last digits, this is a correction of rounding errors, and not the difference of two large numbers.
+* Everything else is a scalar for each statistic or channel, and is computed beforehand.
+
+Values are never read, so nothing waits for a device. Derivatives of these derivatives are those of the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from truenorm.core.inputs import Padding
+from truenorm.core.norm import Norm
+from truenorm.torch import _formula
+from truenorm.torch._formula import FixedStatistics, Mask, as_table, center_of, spread, total
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # dx, dweight, dbias
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What x is normalized with: a number for each statistic, which broadcasts against x."""
+
+    origin: Tensor | None  # None: x is not centered
+    rest: Tensor | None  # mean - origin; None: 0
+    var: Tensor
+    rstd: Tensor
+    count: Tensor | None = None  # None: the statistics are fixed
+
+
+# ---- statistics ----
+
+
+def fixed_statistics(fixed: FixedStatistics, x: Tensor, mask: Mask) -> Statistics:
+    dtype = _formula.working_dtype(x)
+    mean, var = (one.detach().to(dtype).reshape(mask.layout.statistics_split) for one in (fixed.mean, fixed.var))
+    rstd = _formula.rstd_of(var, mask.norm)
+    return Statistics(center_of(mean, rstd), None, var, rstd)
+
+
+def given_statistics(table: Tensor, x: Tensor, mask: Mask) -> Statistics:
+    """Those of a table (statistics, 3): of x, or of a whole that x is a part of."""
+    dtype, wide = _formula.working_dtype(x), _formula.wire_dtype(x)
+    count, mean, m2 = _columns(table.to(wide).reshape(-1, 3), mask)
+    var, rstd = _var_and_rstd(count, m2, mask.norm)
+    if not mask.norm.center:
+        return Statistics(None, None, var.to(dtype), rstd.to(dtype), count.to(dtype))
+    mean = center_of(mean, rstd)
+    origin = mean.to(dtype)
+    rest = None if dtype == wide else (mean - origin.to(wide)).to(dtype)
+    return Statistics(origin, rest, var.to(dtype), rstd.to(dtype), count.to(dtype))
+
+
+def _var_and_rstd(count: Tensor, m2: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    """`_formula.var_and_rstd` without what its derivatives need: each operation on a device takes time."""
+    few = count <= norm.ddof
+    var = torch.where(few, 0.0, m2 / (count - norm.ddof))
+    under = (var.sqrt() if norm.eps_at == "std" else var) + norm.eps
+    rstd = under.reciprocal() if norm.eps_at == "std" else under.rsqrt()
+    return var, torch.where(few if norm.eps > 0 else few | (under <= 0), 0.0, rstd)
+
+
+def _divide(above: Tensor, below: Tensor) -> Tensor:
+    """above / below, and 0 where below is not above 0. NaN stays NaN."""
+    return torch.where(below <= 0, 0.0, above / below)
+
+
+def _columns(table: Tensor, mask: Mask) -> tuple[Tensor, ...]:
+    """The columns of a table with a row for each statistic, as they broadcast against x."""
+    shape = mask.layout.statistics_split
+    if mask.segments is not None:
+        shape = (mask.segments.samples, 1, *shape[2:])
+    return tuple(one.reshape(shape) for one in table.unbind(-1))
+
+
+def measure(x: Tensor, mask: Mask) -> Tensor:
+    """count, mean and m2 of each statistic side by side (statistics, 3), to be merged."""
+    return _measure(x, _select(x, x, mask), mask)[0].reshape(-1, 3)
+
+
+def _measure(x: Tensor, selected: Tensor, mask: Mask) -> tuple[Tensor, Statistics | None, Tensor | None]:
+    """The table, the statistics, and x - origin; None for these two if they have to be made from the table."""
+    wide = _formula.wire_dtype(x)
+    count = _formula.count_of(selected, mask, wide)
+    if x.dtype == torch.float64 or mask.segments is not None or mask.sample_weight is not None or not x.numel():
+        # The definition: sums of float64 may overflow, and the others need more than plain sums.
+        _, mean, m2 = _formula.moments(selected, mask)
+        return _shaped(as_table(count, mean.to(wide), m2.to(wide)), mask), None, None
+    if not mask.norm.center:
+        m2 = total(selected * selected, mask).to(wide)
+        var, rstd = (one.to(selected.dtype) for one in _var_and_rstd(count, m2, mask.norm))
+        found = Statistics(None, None, var, rstd, count.to(selected.dtype))
+        return _shaped(as_table(count, torch.zeros_like(m2), m2), mask), found, selected
+    n = count.to(selected.dtype)
+    origin = _divide(total(selected, mask), n)
+    deviations = _subtract(selected, origin, mask)
+    rest, m2 = _rest_and_m2(deviations, n, mask)
+    var, rstd = (one.to(n.dtype) for one in _var_and_rstd(count, m2.to(wide), mask.norm))
+    mean = origin.to(wide) + rest.to(wide)
+    table = as_table(count, mean, m2.to(wide).expand(mean.shape))
+    # Without a deviation y is the bias. `rest` may be off by a rounding error, which 1 / sqrt(eps) would show.
+    return _shaped(table, mask), Statistics(origin, rest, var, torch.where(m2 == 0, 0.0, rstd), n), deviations
+
+
+def _rest_and_m2(deviations: Tensor, count: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+    """The mean of deviations from an origin that is close to it, and m2. They are 0 where not valid."""
+    if deviations.dtype == torch.float64 or not mask.layout.reduced:  # of narrower x: the origin is the mean
+        return torch.zeros_like(count), total(deviations * deviations, mask)
+    var, mean = torch.var_mean(deviations, mask.layout.reduced, correction=0, keepdim=True)
+    size = deviations.numel() // max(var.numel(), 1)
+    m2 = var * size
+    if mask.valid is None:
+        return mean, m2
+    rest = _divide(mean * size, count)
+    added = rest * mean * (size - count)  # by the zeros
+    m2 = m2 - added
+    noise = 64 * torch.finfo(m2.dtype).eps
+    return rest, torch.where(m2 <= noise * added, 0.0, m2)
+
+
+def _shaped(table: Tensor, mask: Mask) -> Tensor:
+    return table.reshape(*_formula.statistics_shape(mask), 3)
+
+
+# ---- passes over x ----
+
+
+def _select(values: Tensor, x: Tensor, mask: Mask) -> Tensor:
+    """x, or values of its shape, as they are computed with; 0 where not valid."""
+    values, dtype = values.reshape(mask.layout.split), _formula.working_dtype(x)
+    if mask.valid is None:
+        return values.to(dtype)
+    if x.is_cpu:  # where operators that change the dtype take 100 times as long
+        return torch.where(mask.valid, values, 0.0).to(dtype)
+    return torch.where(mask.valid, values, values.new_zeros((1,) * values.dim(), dtype=dtype))
+
+
+def _subtract(selected: Tensor, origin: Tensor | None, mask: Mask) -> Tensor:
+    """x - origin, and 0 where not valid."""
+    if origin is None:
+        return selected
+    if mask.valid is None:
+        return selected - spread(origin, mask)
+    return torch.addcmul(selected, mask.valid.to(selected.dtype), spread(origin, mask), value=-1)
+
+
+def _scale_and_add(values: Tensor, scale: Tensor, offset: Tensor | None) -> Tensor:
+    return values * scale if offset is None else torch.addcmul(offset, values, scale)
+
+
+def _finish(values: Tensor, x: Tensor, mask: Mask, outside: Tensor, padding: Padding) -> Tensor:
+    """Values in the dtype and shape of x. Where not valid they are 0, or those of `outside`."""
+    values = values.to(x.dtype)
+    if mask.valid is not None:
+        values = torch.where(mask.valid, values, outside.reshape(values.shape) if padding == "keep" else 0.0)
+    return values.reshape(x.shape)
+
+
+def _covers_elements(mask: Mask) -> bool:
+    """Whether weight has a value for each element of a statistic, so that weight · rstd would have the size of x."""
+    axes = mask.layout.axes
+    return all(axes[i].weighted or axes[i].size == 1 for i in mask.layout.reduced)
+
+
+# ---- forward ----
+
+
+def forward(
+    x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, fixed: FixedStatistics | None, padding: Padding
+) -> tuple[Tensor, Tensor | None]:
+    """y, and the table of moments; None where the statistics are fixed."""
+    selected = _select(x, x, mask)
+    table, deviations = None, None
+    if fixed is not None:
+        statistics = fixed_statistics(fixed, x, mask)
+    else:
+        table, found, deviations = _measure(x, selected, mask)
+        statistics = given_statistics(table, x, mask) if found is None else found
+    if deviations is None:
+        deviations = _subtract(selected, statistics.origin, mask)
+    return _apply(x, deviations, statistics, mask, weight, bias, padding), table
+
+
+def forward_part(
+    x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, table: Tensor, padding: Padding
+) -> Tensor:
+    """y, with the moments (statistics, 3) of a whole that x is a part of."""
+    statistics = given_statistics(table, x, mask)
+    deviations = _subtract(_select(x, x, mask), statistics.origin, mask)
+    return _apply(x, deviations, statistics, mask, weight, bias, padding)
+
+
+def _apply(
+    x: Tensor,
+    deviations: Tensor,
+    statistics: Statistics,
+    mask: Mask,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    padding: Padding,
+) -> Tensor:
+    scale, rest = spread(statistics.rstd, mask), statistics.rest
+    offset = None if rest is None else -spread(rest * statistics.rstd, mask)
+    weight, bias = (_parameter(one, deviations, mask) for one in (weight, bias))
+    y = deviations
+    if weight is not None and _covers_elements(mask):
+        y, scale, offset = _scale_and_add(y, scale, offset), weight, None
+    elif weight is not None:
+        scale, offset = scale * weight, None if offset is None else offset * weight
+    if bias is not None:
+        offset = bias if offset is None else offset + bias
+    return _finish(_scale_and_add(y, scale, offset), x, mask, x, padding)
+
+
+def _parameter(values: Tensor | None, like: Tensor, mask: Mask) -> Tensor | None:
+    return None if values is None else values.to(like.dtype).reshape(mask.layout.weight_split)
+
+
+# ---- backward ----
+
+
+class _Sums(NamedTuple):
+    """Sums over the elements of a statistic that share a weight."""
+
+    dy: Tensor
+    dy_xhat: Tensor
+
+
+def _sum(dy: Tensor, deviations: Tensor, statistics: Statistics, mask: Mask) -> _Sums:
+    axes = mask.layout.axes
+    inner = tuple(i for i in mask.layout.reduced if not axes[i].weighted)
+    rest, rstd = statistics.rest, statistics.rstd
+    if not inner and mask.segments is None:  # each element has a weight of its own
+        return _Sums(dy, dy * _scale_and_add(deviations, rstd, None if rest is None else -rest * rstd))
+    first, second = (total(one, mask, inner) for one in (dy, dy * deviations))
+    second = second if rest is None else second - first * rest
+    return _Sums(first, torch.where(rstd == 0, 0.0, second * rstd))  # the sum may be infinite there
+
+
+def _statistic_sums(sums: _Sums, weight: Tensor | None, mask: Mask) -> tuple[Tensor, Tensor]:
+    """Σ dxhat and Σ dxhat · xhat of each statistic."""
+    weighted = tuple(i for i in mask.layout.reduced if mask.layout.axes[i].weighted)
+    first, second = (one if weight is None else one * weight for one in sums)
+    return (first.sum(weighted, keepdim=True), second.sum(weighted, keepdim=True)) if weighted else (first, second)
+
+
+def _parameter_gradients(
+    sums: _Sums, mask: Mask, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    axes = mask.layout.unweighted
+    dweight, dbias = (
+        None if like is None else (of.sum(axes) if axes else of).reshape(like.shape).to(like.dtype)
+        for like, of in ((weight, sums.dy_xhat), (bias, sums.dy))
+    )
+    return dweight, dbias
+
+
+def _dx(
+    dy: Tensor,
+    deviations: Tensor,
+    statistics: Statistics,
+    sums: tuple[Tensor, Tensor] | None,
+    mask: Mask,
+    weight: Tensor | None,
+) -> Tensor:
+    """rstd · (dxhat - s · Σ dxhat / n - s · xhat · Σ (dxhat · xhat) / (n - ddof)), s: how often an element counts"""
+    norm, rstd, count = mask.norm, statistics.rstd, statistics.count
+    shared = None
+    if sums is not None and count is not None:
+        inner = _divide(sums[1], count - norm.ddof)
+        if norm.eps_at == "std":  # the deviation, not its square, is what eps was added to
+            std = statistics.var.sqrt()
+            inner = inner * torch.where(std > 0, 1 + _divide(torch.full_like(std, norm.eps), std), 0.0)
+        slope = -inner * rstd * rstd
+        offset = -_divide(sums[0], count) * rstd if norm.center else None
+        if statistics.rest is not None:
+            offset = -slope * statistics.rest if offset is None else offset - slope * statistics.rest
+        offset = None if offset is None else spread(offset, mask)
+        shared = _scale_and_add(deviations, spread(slope, mask), offset)
+        if mask.sample_weight is not None:  # 0 times an infinite sum is 0 here
+            counts = mask.sample_weight.to(dy.dtype)
+            shared = torch.where(counts == 0, 0.0, counts * shared)
+    scale = spread(rstd, mask)
+    if weight is not None and _covers_elements(mask):
+        dy = dy * weight
+    elif weight is not None:
+        scale = scale * weight
+    return _scale_and_add(dy, scale, shared)
+
+
+def backward(
+    dy: Tensor,
+    x: Tensor,
+    mask: Mask,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: Statistics,
+    padding: Padding,
+    needed: tuple[bool, ...] = (True, True, True),
+) -> Gradients:
+    """dx, dweight and dbias; None for what is not needed."""
+    selected = _select(dy, x, mask)
+    like, fixed = weight, statistics.count is None
+    weight = _parameter(weight, selected, mask)
+    sums, deviations, dx, dweight, dbias = None, selected, None, None, None
+    if not fixed or needed[1]:
+        deviations = _subtract(_select(x, x, mask), statistics.origin, mask)
+    if (needed[0] and not fixed) or needed[1] or needed[2]:
+        sums = _sum(selected, deviations, statistics, mask)
+        dweight, dbias = _parameter_gradients(sums, mask, like, bias)
+    if needed[0]:
+        shared = None if fixed or sums is None else _statistic_sums(sums, weight, mask)
+        dx = _finish(_dx(selected, deviations, statistics, shared, mask, weight), x, mask, dy, padding)
+    return dx, dweight if needed[1] else None, dbias if needed[2] else None
+
+
+def gradients(
+    dy: Tensor,
+    x: Tensor,
+    mask: Mask,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    fixed: FixedStatistics | None,
+    padding: Padding,
+    table: Tensor | None = None,
+) -> Gradients:
+    """The same from fixed statistics, from a table of moments, or from x alone."""
+    if fixed is not None:
+        statistics = fixed_statistics(fixed, x, mask)
+    else:
+        statistics = given_statistics(measure(x, mask) if table is None else table, x, mask)
+    return backward(dy, x, mask, weight, bias, statistics, padding)
+
+
+# ---- under autograd ----
+
+
+class OperationsNorm(torch.autograd.Function):
+    """One call. Its backward is not differentiable: if a graph of it is needed, the definition computes it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mask: Mask,
+        fixed: FixedStatistics | None,
+        padding: Padding,
+    ) -> tuple[Tensor, Tensor | None]:
+        y, table = forward(x, mask, weight, bias, fixed, padding)
+        ctx.save_for_backward(x, weight, table)
+        ctx.context = mask, fixed, padding
+        ctx.bias = None if bias is None else torch.empty_like(bias)  # no gradient depends on its values
+        if table is not None:
+            ctx.mark_non_differentiable(table)
+        ctx.set_materialize_grads(False)
+        return y, table
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return (None,) * 6
+        x, weight, table = ctx.saved_tensors
+        mask, fixed, padding = ctx.context
+        needed = ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            found = _formula.differentiable_gradients(dy, x, mask, weight, ctx.bias, fixed, padding, needed)
+        else:
+            known = fixed_statistics(fixed, x, mask) if table is None else given_statistics(table, x, mask)
+            found = backward(dy, x, mask, weight, ctx.bias, known, padding, needed)
+        return (*found, None, None, None)
+
+
+def normalize(
+    x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, fixed: FixedStatistics | None, padding: Padding
+) -> tuple[Tensor, Tensor | None]:
+    """y, and count, mean and m2 of each statistic side by side (..., 3), without a gradient; None where fixed.
+
+    The caller must not change what the mask and the fixed statistics are made of before backward.
+    """
+    found: tuple[Tensor, Tensor | None] = _apply_function(x, weight, bias, mask, fixed, padding)
+    return found
+
+
+_apply_function: Any = OperationsNorm.apply
+
+
+def around(operator: Callable[[Tensor], Tensor], x: Tensor, mask: Mask, padding: Padding) -> Tensor:
+    """y of torch's own operator that normalizes each position by itself. autograd keeps what it keeps for that."""
+    if mask.valid is None:
+        return operator(x)
+    split = x.reshape(mask.layout.split)
+    y = operator(torch.where(mask.valid, split, 0.0).reshape(x.shape)).reshape(split.shape)
+    return torch.where(mask.valid, y, split if padding == "keep" else 0.0).reshape(x.shape)
+
+
+# ---- a part of a batch ----
+
+
+@dataclass(eq=False)
+class OperationsVerbs:
+    """What `_pooled` calls, for one x that is a part of a batch."""
+
+    mask: Mask
+    padding: Padding
+
+    def measure(self, x: Tensor) -> Tensor:
+        return measure(x, self.mask)
+
+    def forward(self, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return forward_part(x, self.mask, weight, bias, table, self.padding)
+
+    def backward_sums(
+        self, dy: Tensor, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        selected, deviations, statistics = self._start(dy, x, table)
+        sums = _sum(selected, deviations, statistics, self.mask)
+        both = _statistic_sums(sums, _parameter(weight, selected, self.mask), self.mask)
+        stacked = torch.stack([one.reshape(-1) for one in both], -1)
+        return stacked.to(table.dtype), *_parameter_gradients(sums, self.mask, weight, bias)
+
+    def backward(self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None) -> Tensor:
+        selected, deviations, statistics = self._start(dy, x, table)
+        first, second = _columns(sums.to(selected.dtype), self.mask)
+        weight = _parameter(weight, selected, self.mask)
+        dx = _dx(selected, deviations, statistics, (first, second), self.mask, weight)
+        return _finish(dx, x, self.mask, dy, self.padding)
+
+    def _start(self, dy: Tensor, x: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Statistics]:
+        statistics = given_statistics(table, x, self.mask)
+        deviations = _subtract(_select(x, x, self.mask), statistics.origin, self.mask)
+        return _select(dy, x, self.mask), deviations, statistics

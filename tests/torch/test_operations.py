@@ -1,0 +1,231 @@
+"""Torch operations without kernels: how often they pass over x, what they keep for backward, and their numbers.
+
+A pass is an operator that reads or writes a tensor of the size of x. They are counted on the device "meta", which is
+treated as any device that is not the CPU. There, with a mask, the definition under autograd needs 21 passes forward and
+25 backward, and keeps three tensors of the size of x.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from torch_data import normal
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import truenorm.torch as tnt  # noqa: E402
+from truenorm import engine  # noqa: E402
+from truenorm.torch import _dispatch, _formula, _operations  # noqa: E402
+
+LENGTHS = torch.tensor([7, 2, 5])
+# The layer, whether channels come second, and the passes forward and backward.
+LAYERS: dict[str, tuple[Callable[..., Any], bool, int, int]] = {
+    "batch": (lambda **how: tnt.BatchNorm1d(6, **how), True, 6, 9),
+    "batch, evaluation": (lambda **how: tnt.BatchNorm1d(6, **how).eval(), True, 3, 3),
+    "group": (lambda **how: tnt.GroupNorm(2, 6, **how), True, 6, 9),
+    "instance": (lambda **how: tnt.InstanceNorm1d(6, affine=True, **how), True, 6, 9),
+    "pattern": (lambda **how: tnt.Normalize("b [t] c", 6, **how), False, 6, 9),
+    "layer": (lambda **how: tnt.LayerNorm(6, **how), False, 3, 3),
+}
+
+
+class Passes(TorchDispatchMode):
+    """Counts them, for x of so many elements."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        view = any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
+        makes = func._schema.name.startswith(("aten::new_", "aten::empty"))
+        tensors = [one for one in torch.utils._pytree.tree_leaves((args, result)) if isinstance(one, torch.Tensor)]
+        if not view and not makes and any(one.numel() >= self.size for one in tensors):
+            self.names.append(func._schema.name)
+        return result
+
+
+@pytest.mark.parametrize("ragged", ["lengths", "valid"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_passes_over_x_and_what_is_kept_for_backward(name: str, ragged: str) -> None:
+    make, second, forward, backward = LAYERS[name]
+    x = torch.empty((32, 6, 100) if second else (32, 100, 6), device="meta", requires_grad=True)
+    shape, dtype = ((32,), torch.int64) if ragged == "lengths" else ((32, 100), torch.bool)
+    layer, given = make(device="meta"), torch.empty(shape, dtype=dtype, device="meta")
+    kept: list[Any] = []
+
+    def keep(tensor: Any) -> Any:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one), Passes(x.numel()) as there:
+        y = layer(x, **{ragged: given})
+    dy = torch.empty_like(y)
+    with Passes(x.numel()) as back:
+        torch.autograd.grad(y, [x, *layer.parameters()], dy)
+    assert (len(there.names), len(back.names)) == (forward, backward), (there.names, back.names)
+    floats = {id(one): one.numel() for one in kept if one.is_floating_point()}
+    assert x.numel() <= sum(floats.values()) < 1.2 * x.numel()
+
+
+@pytest.fixture
+def no_kernels() -> Iterator[None]:
+    before = engine.engine()
+    engine.use("reference")
+    yield
+    engine.use(before)
+
+
+@pytest.fixture(params=["cpu", "as on a gpu"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_kernels: None) -> str:
+    """As on a GPU: float32 sums, with a mean in two parts, and torch's own operators for norms of a position."""
+    if request.param != "cpu":
+        monkeypatch.setattr(
+            _formula, "working_dtype", lambda x: torch.float64 if x.dtype == torch.float64 else torch.float32
+        )
+    return str(request.param)
+
+
+def valid_only(layer: Any, x: Any, dy: Any, second: bool) -> tuple[list[Any], Any]:
+    """Outputs and dx of each sequence in float64 by the definition, without padding: batch norm of all rows at once."""
+    layer = copy.deepcopy(layer).double()
+    parts = [(one[:, :n] if second else one[:n]).double().detach() for one, n in zip(x, LENGTHS.tolist(), strict=True)]
+    dys = [(one[:, :n] if second else one[:n]).double() for one, n in zip(dy, LENGTHS.tolist(), strict=True)]
+    if isinstance(layer, torch.nn.BatchNorm1d):
+        leaf = torch.cat(parts, 1)[None].requires_grad_()
+        y = layer(leaf)
+        found = torch.autograd.grad(y, [leaf, *layer.parameters()], torch.cat(dys, 1)[None])
+        split = [one[0].split(LENGTHS.tolist(), 1) for one in (y.detach(), found[0])]
+        return [*zip(*split, strict=True)], [*found[1:], *layer.buffers()]
+    pairs, parameters = [], [torch.zeros_like(one) for one in layer.parameters()]
+    for part, one in zip(parts, dys, strict=True):
+        leaf = part[None].requires_grad_()
+        y = layer(leaf)
+        dx, *others = torch.autograd.grad(y, [leaf, *layer.parameters()], one[None])
+        pairs.append((y.detach()[0], dx[0]))
+        parameters = [a + b for a, b in zip(parameters, others, strict=True)]
+    return pairs, parameters
+
+
+@pytest.mark.parametrize("junk", [float("nan"), 1e38])
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "batch, evaluation"])
+def test_the_numbers_of_each_sequence_alone(name: str, junk: float, device: str) -> None:
+    """A mean of 3000 deviations: float32 with a mean in one part would be off by up to 1e-4 of a deviation."""
+    make, second = LAYERS[name][:2]
+    layer = make()
+    with torch.no_grad():
+        for one in layer.parameters():
+            one.copy_(torch.linspace(0.5, 1.5, one.numel()))
+    shape = (3, 6, 7) if second else (3, 7, 6)
+    x, dy = normal(*shape) + 3000, normal(*shape, seed=1)
+    pairs, others = valid_only(layer, x, dy, second)
+    outside = torch.arange(7) >= LENGTHS[:, None]
+    x = x.masked_fill(outside[:, None] if second else outside[..., None], junk).requires_grad_()
+    y = layer(x, lengths=LENGTHS)
+    dx, *parameters = torch.autograd.grad(y, [x, *layer.parameters()], dy)
+    for i, n in enumerate(LENGTHS.tolist()):
+        for whole, alone in zip((y.detach()[i], dx[i]), pairs[i], strict=True):
+            part, rest = (whole[:, :n], whole[:, n:]) if second else (whole[:n], whole[n:])
+            torch.testing.assert_close(part.double(), alone, rtol=2e-5, atol=2e-5)
+            assert not rest.any()
+    found = [*parameters, *layer.buffers()] if name == "batch" else parameters
+    for one, two in zip(found, others, strict=True):
+        torch.testing.assert_close(one.double(), two.double(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [3.7, 1e8, -0.1])
+def test_a_constant_gives_exactly_the_bias(value: float, device: str) -> None:
+    for make, second, _, _ in LAYERS.values():
+        layer = make().train()
+        torch.nn.init.constant_(layer.weight, 1e4)
+        torch.nn.init.constant_(layer.bias, 0.3)
+        shape = (3, 6, 7) if second else (3, 7, 6)
+        y = layer(torch.full(shape, value), lengths=LENGTHS)
+        assert set(y.unique().tolist()) == {0.0, layer.bias[0].item()}
+
+
+def test_norms_of_a_position_by_torchs_operators(monkeypatch: pytest.MonkeyPatch, no_kernels: None) -> None:
+    x, dy = normal(3, 7, 6), normal(3, 7, 6, seed=1)
+    x[torch.arange(7) >= LENGTHS[:, None]] = torch.nan
+    for layer in (tnt.LayerNorm(6), tnt.RMSNorm(6), tnt.LayerNorm(6, padding="keep")):
+        found = []
+        for on_cpu in (True, False):
+            with monkeypatch.context() as patch:
+                if not on_cpu:
+                    patch.setattr(_dispatch, "_is_by_position", lambda *_: True)
+                leaf = x.clone().requires_grad_()
+                y = layer(leaf, lengths=LENGTHS)
+                found.append([y.detach(), *torch.autograd.grad(y, [leaf, *layer.parameters()], dy)])
+        torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6, equal_nan=layer.padding == "keep")
+
+
+def test_derivatives_of_higher_order_are_those_of_the_definition(no_kernels: None) -> None:
+    x, lengths = normal(3, 6, 7, dtype=torch.float64).requires_grad_(), LENGTHS
+    layer = tnt.BatchNorm1d(6, track_running_stats=False).double()
+    assert torch.autograd.gradcheck(lambda one: layer(one, lengths=lengths), x, fast_mode=True)
+    assert torch.autograd.gradgradcheck(lambda one: layer(one, lengths=lengths), x, fast_mode=True)
+
+
+def test_what_the_caller_changes_before_backward_changes_nothing(no_kernels: None) -> None:
+    layer = tnt.BatchNorm1d(6).eval()
+    x, dy = normal(3, 6, 7).requires_grad_(), normal(3, 6, 7, seed=1)
+    found = []
+    for change in (False, True):
+        valid = torch.arange(7) < LENGTHS[:, None]
+        layer.running_var.fill_(1.0)
+        y = layer(x, valid=valid)
+        if change:
+            valid.fill_(True)
+            layer.running_var.fill_(4.0)
+        found.append(torch.autograd.grad(y, x, dy)[0])
+    assert torch.equal(*found)
+
+
+# ---- skipped batches ----
+
+
+@pytest.mark.parametrize("name", ["batch", "pattern"])
+def test_skipped_batches_are_counted_without_kernels(name: str, no_kernels: None) -> None:
+    layer: Any = tnt.BatchNorm1d(6)
+    x = normal(3, 6, 7)
+    if name == "pattern":
+        layer, x = tnt.Normalize("[b t] c", 6, track_running_stats=True), normal(3, 7, 6)
+    layer(x, lengths=LENGTHS)
+    bad = x.clone()
+    bad[0, 0, 0] = torch.inf
+    state = copy.deepcopy(layer.state_dict())
+    for expected in (1, 2):
+        layer(bad, lengths=LENGTHS)
+        assert layer.skipped_batches == expected
+    torch.testing.assert_close(dict(layer.state_dict()), dict(state), rtol=0, atol=0)
+    assert (copy.deepcopy(layer).skipped_batches, int(layer.num_batches_tracked)) == (2, 1)
+    layer.skipped_batches = 0
+    assert layer.skipped_batches == 0
+
+
+def test_skipped_batches_are_counted_on_the_device_of_the_buffers() -> None:
+    layer = tnt.BatchNorm1d(6, device="meta")
+    layer(torch.empty(3, 6, 7, device="meta"), lengths=torch.empty(3, dtype=torch.int64, device="meta"))
+    assert layer._skipped.is_meta
+    layer.to_empty(device="cpu").reset_running_stats()
+    assert (layer._skipped.device.type, layer.skipped_batches) == ("cpu", 0)
+    assert "_skipped" not in {*layer.state_dict(), *dict(layer.named_buffers())}
+
+
+def test_the_lean_path_is_what_runs(monkeypatch: pytest.MonkeyPatch, no_kernels: None) -> None:
+    """The tests above compare the two: they must not be the same."""
+    called, backward = [], _operations.backward
+
+    def record(*args: Any) -> Any:
+        called.append(args)
+        return backward(*args)
+
+    monkeypatch.setattr(_operations, "backward", record)
+    x = normal(3, 6, 7).requires_grad_()
+    tnt.GroupNorm(2, 6)(x, lengths=LENGTHS).backward(normal(3, 6, 7, seed=1))
+    assert called
