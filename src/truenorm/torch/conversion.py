@@ -178,11 +178,12 @@ def _revert_layer(layer: nn.Module) -> None:
         cls = _with_properties(cls, layer)
     if issubclass(cls, LazyModuleMixin) and not isinstance(layer, LazyModuleMixin):
         cls = cls.cls_to_become or cls  # its first input came since
-    for name in (*OPTIONS, "_skipped", "_exchange", "_stage"):
+    for name in (*OPTIONS, "_exchange", "_stage"):
         own.pop(name, None)
     own.update(original.attributes)
     if not issubclass(cls, _RaggedLayer):
-        own.pop("_norms", None)
+        for name in ("_norms", "_skipped"):
+            own.pop(name, None)
     layer.__class__ = cls
     drop_or_keep_half_life(layer, issubclass(cls, _RaggedLayer))
 
