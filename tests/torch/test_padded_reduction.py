@@ -107,6 +107,10 @@ def test_over_the_batch_is_over_all_valid_values() -> None:
 GAPS = torch.tensor([[1, 0, 1, 1], [1, 0, 1, 0], [1, 1, 1, 1]]).bool()
 
 
+def ones() -> torch.Tensor:
+    return torch.ones(3, 2, 4, dtype=torch.float64)
+
+
 @pytest.mark.parametrize(
     ("part", "valid"),
     [
@@ -114,6 +118,12 @@ GAPS = torch.tensor([[1, 0, 1, 1], [1, 0, 1, 0], [1, 1, 1, 1]]).bool()
         (lambda y, z: y[:, 1:] * z[:, 1:], GAPS[:, 1:]),
         (lambda y, z: y[1:, 1:] + z[1:, 1:] * y[:, 1:][1:], GAPS[1:, 1:]),
         (lambda y, z: torch.cat([y[1:], z[:1]]), GAPS[[1, 2, 0]]),
+        (lambda y, z: torch.cat([y[1:], z[:1]]) + torch.cat([z[1:], y[:1]]), GAPS[[1, 2, 0]]),
+        (lambda y, z: torch.cat([y, z], 1) * torch.cat([z, y], 1), GAPS.repeat(1, 2)),
+        (
+            lambda y, z: torch.cat([y, ones()], 1) * torch.cat([z, ones()], 1),
+            nn.functional.pad(GAPS, (0, 2), value=True),
+        ),
     ],
 )
 def test_parts_of_a_batch_with_gaps(part: Callable[..., Any], valid: torch.Tensor) -> None:

@@ -24,10 +24,10 @@ from torch.nn import functional
 from truenorm.torch._compat import version_of
 from truenorm.torch.tracking.indexing import FROM_THE_END, ends_early, full_index, indexed_axes
 from truenorm.torch.tracking.inputs import Fresh
-from truenorm.torch.tracking.positions import has_role
 from truenorm.torch.tracking.registry import RULES, Rule, rule
-from truenorm.torch.tracking.tag import Axis, Cropped, Factor, Lost, Padding, Tag, broadcast
-from truenorm.torch.tracking.tracker import State, Tracker
+from truenorm.torch.tracking.states import State
+from truenorm.torch.tracking.tag import Axis, Cropped, Factor, Lost, Padding, Tag, broadcast, has_role
+from truenorm.torch.tracking.tracker import Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

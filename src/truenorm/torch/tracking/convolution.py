@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import rule
-from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, make_tag
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, has_role, make_tag
+from truenorm.torch.tracking.tracker import Tracker
 
 
 def spread(value: Any, count: int) -> tuple[int, ...]:
@@ -67,7 +69,7 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
 def _where(tag: Tag) -> str:
     """On which axes the batch and the positions are."""
     if tag.is_merged:
-        merged = [i for i, axis in enumerate(tag.axes) if len(axis) > 1 and any(one.role is not None for one in axis)]
+        merged = [i for i, axis in enumerate(tag.axes) if len(axis) > 1 and has_role(axis)]
         return f"the batch or positions and something else together on axis {merged[0]}. Undo this view before"
     return f"the batch on axis {tag.batch} and positions on {sorted(tag.extents)}"
 

@@ -11,17 +11,29 @@ afterwards follows from the list that it is in:
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh, join_inputs
 from truenorm.torch.tracking.registry import attribute, named, rule
-from truenorm.torch.tracking.tag import Axis, Factor, Lost, Padding, Tag, broadcast, make_tag, padding_in
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import (
+    Axis,
+    Factor,
+    Lost,
+    Padding,
+    Tag,
+    broadcast,
+    has_role,
+    make_tag,
+    padding_in,
+    size_of,
+)
+from truenorm.torch.tracking.tracker import Tracker
 
 ANY, FINITE, ZERO = Padding.ANY, Padding.FINITE, Padding.ZERO
 
@@ -119,7 +131,7 @@ def join(tracker: Tracker, func: Any, states: list[Any], result: Tensor, args: A
     if tag.is_ragged or any(len(one.axes) == result.dim() and one.axes == axes for one in tags):
         return tag
     widest = max(tags, key=lambda one: len(one.axes))
-    return tracker.reopen(tag, [math.prod(factor.size for factor in axis) for axis in widest.axes])
+    return tracker.reopen(tag, [size_of(axis) for axis in widest.axes])
 
 
 def _padding_after(func: Any, tags: list[Tag], axes: tuple[Axis, ...]) -> Padding:
@@ -165,7 +177,7 @@ def linear(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         tracker.set(result, found)
         return result
     last = found.axes[-1]
-    if any(factor.role is not None for factor in last):
+    if has_role(last):
         return tracker.lose(func(*args, **kwargs), func, "it mixes positions")
     x, found = tracker.fill_unless_finite(x, found)
     result = func(x, *args[1:], **kwargs)
@@ -244,7 +256,7 @@ def glu(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     result = func(*args, **kwargs)
     if isinstance(found, Tag):
         axis = (args[1] if len(args) > 1 else kwargs.get("dim", -1)) % x.dim()
-        if any(factor.role is not None for factor in found.axes[axis]):
+        if has_role(found.axes[axis]):
             return tracker.lose(result, func, "halves of the batch, or of positions")
         found = found.with_axis(axis, result.shape[axis])
     tracker.set(result, found)

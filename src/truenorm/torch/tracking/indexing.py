@@ -9,7 +9,6 @@ valid positions by a mask, x[mask]. Their values are read for that: on a GPU tha
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +18,22 @@ from torch import Tensor
 from truenorm.torch.tracking.alone import alone
 from truenorm.torch.tracking.indices import look_up, part_of_input
 from truenorm.torch.tracking.inputs import Fresh
-from truenorm.torch.tracking.positions import has_role, role_of
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Cropped, Factor, Gaps, Padding, Tag, take_rows
-from truenorm.torch.tracking.tracker import MADE, Tracker
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import (
+    BATCH,
+    Axis,
+    Cropped,
+    Factor,
+    Gaps,
+    Padding,
+    Tag,
+    has_role,
+    role_of,
+    size_of,
+    take_rows,
+)
+from truenorm.torch.tracking.tracker import Tracker
 
 Args = tuple[Any, ...]
 
@@ -78,7 +89,7 @@ def indexed_axes(tag: Tag, full: list[Any]) -> tuple[Axis, ...] | str:
         if one is None:
             axes.append((Factor(1),))
             continue
-        current, size = before[axis], math.prod(factor.size for factor in before[axis])
+        current, size = before[axis], size_of(before[axis])
         role = role_of(current)
         if one == slice(None):
             axes.append(current)

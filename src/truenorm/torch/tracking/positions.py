@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, cat_positions
+from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
+from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import (
     BATCH,
     OPEN,
@@ -22,22 +24,16 @@ from truenorm.torch.tracking.tag import (
     Padding,
     Role,
     Tag,
+    has_role,
     merge_roles,
     padding_in,
+    role_of,
+    size_of,
     take_rows,
 )
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.tracker import Tracker
 
 Arguments = tuple[Any, ...]
-
-
-def role_of(axis: Axis) -> Role:
-    """The role of an axis that is a single factor, else None."""
-    return axis[0].role if len(axis) == 1 else None
-
-
-def has_role(axis: Axis) -> bool:
-    return any(factor.role is not None for factor in axis)
 
 
 # ---- parts ----
@@ -125,11 +121,23 @@ def _cat_masks(
     if batch is None or any(tag is not None and tag.batch != batch for tag in tags):
         lost: Tensor = tracker.lose(result, func, "the sequences share an axis with something else")
         return lost
-    valid = [torch.ones(result.shape[batch], one.shape[axis], dtype=torch.bool, device=one.device) for one in tensors]
-    for i, tag in enumerate(tags):
-        if tag is not None and has_role(tag.axes[axis]):
-            valid[i] = ~tracker.mask(Tag((tag.axes[batch], tag.axes[axis])), tensors[i].device)
-    new[axis] = (Factor(result.shape[axis], Gaps(torch.cat(valid, 1))),)
+    rows, device = new[batch], result.device
+    parts = [
+        tag.axes[axis] if tag is not None else (Factor(one.shape[axis]),)
+        for one, tag in zip(tensors, tags, strict=True)
+    ]
+
+    def valid() -> Tensor:
+        ones = torch.ones(result.shape[batch], 1, dtype=torch.bool, device=device)
+        return torch.cat(
+            [
+                ~tracker.mask(Tag((rows, part)), device) if has_role(part) else ones.expand(-1, size_of(part))
+                for part in parts
+            ],
+            1,
+        )
+
+    new[axis] = (Factor(result.shape[axis], tracker.gaps((rows, *parts), valid)),)
     tracker.states[result] = Tag(tuple(new))
     return result
 
@@ -154,8 +162,10 @@ def _cat_batch(tracker: Tracker, func: Any, result: Tensor, states: list[Any], a
         return tracker.lose(result, func, "batches, of which some have no lengths")
     roles: dict[int, Role] = {axis: BATCH}
     for i in tags[0].extents:
-        gaps = [extent.valid for tag in tags if isinstance(extent := tag.extents[i], Gaps)]
-        roles[i] = Gaps(torch.cat(gaps)) if gaps else tuple(n for tag in tags for n in tag.lengths[i])
+        gaps = [extent for tag in tags if isinstance(extent := tag.extents[i], Gaps)]
+        roles[i] = tuple(n for tag in tags for n in tag.lengths.get(i, ()))
+        if gaps:
+            roles[i] = tracker.gaps(tuple(gaps), lambda gaps=gaps: torch.cat([one.valid for one in gaps]))
     axes = tuple((Factor(size, roles.get(i)),) for i, size in enumerate(result.shape))
     tracker.states[result] = Tag(axes, min(tag.padding for tag in tags))
     return result

@@ -14,8 +14,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
+from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import Lost, Padding, Tag, make_tag
-from truenorm.torch.tracking.tracker import MADE, Tracker
+from truenorm.torch.tracking.tracker import Tracker
 
 
 @rule(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, reads_inputs=True)

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import attribute, named, rule
-from truenorm.torch.tracking.tag import Axis, Factor, Tag, regroup
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import Axis, Factor, Tag, has_role, regroup
+from truenorm.torch.tracking.tracker import Tracker
 
 
 def moved(
@@ -121,7 +123,7 @@ def expand(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         for axis in range(-x.dim(), 0):
             if x.shape[axis] == result.shape[axis]:
                 new[axis] = found.axes[axis]
-            elif any(factor.role is not None for factor in found.axes[axis]):
+            elif has_role(found.axes[axis]):
                 if isinstance(found, Fresh):
                     tracker.states[result] = tracker.unknown(func, found)
                     return result
@@ -147,7 +149,7 @@ def view_as_pairs(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: di
     found = tracker.look(args[0])
     result = func(*args, **kwargs)
     if isinstance(found, (Tag, Fresh)):
-        if func is torch.view_as_complex and any(factor.role is not None for factor in found.axes[-1]):
+        if func is torch.view_as_complex and has_role(found.axes[-1]):
             if isinstance(found, Tag):
                 return tracker.lose(result, func, "pairs of positions")
             tracker.states[result] = tracker.unknown(func, found)

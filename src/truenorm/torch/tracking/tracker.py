@@ -21,8 +21,6 @@ from truenorm.torch.tracking.report import Notes
 from truenorm.torch.tracking.states import MADE, State, States
 from truenorm.torch.tracking.tag import OPEN, Extent, Factor, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
 
-__all__ = ["MADE", "State", "States", "Tracker", "name_of", "tensors_in"]
-
 WITHOUT_TENSORS = {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device}
 SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -45,6 +43,7 @@ class Tracker:
         self.pending: Callable[[Any], None] | None = None  # what to do with its output
         self.notes = Notes()
         self._masks: dict[Any, Tensor] = {}
+        self._gaps: dict[tuple[Any, ...], Gaps] = {}
         self._constants: dict[nn.Module, set[int]] = {}
 
     # ---- what users call ----
@@ -305,6 +304,13 @@ class Tracker:
                 found = self._masks[key] = make()
         return found
 
+    def gaps(self, parts: tuple[Any, ...], valid: Callable[[], Tensor]) -> Gaps:
+        """Positions with gaps that were put together of these parts. Of the same parts it is the same object."""
+        if parts not in self._gaps:
+            with torch.inference_mode(False), torch.no_grad():
+                self._gaps[parts] = Gaps(valid())
+        return self._gaps[parts]
+
     def fill(self, x: Tensor, tag: Tag, value: float = 0.0) -> Tensor:
         """x with its padding set to a value. Its gradient there is 0."""
         if (value == 0 and tag.padding is Padding.ZERO) or not tag.has_padding:
@@ -412,7 +418,7 @@ class Tracker:
     def copy(self) -> Tracker:
         """A tracker of the same lengths and masks that has seen no tensor."""
         new = Tracker(self.extents, self.batch_size, self.along)
-        new._masks = self._masks
+        new._masks, new._gaps = self._masks, self._gaps
         return new
 
     def close(self) -> None:
@@ -420,7 +426,7 @@ class Tracker:
         self.states = States()
         self.parts = WeakTensorKeyDictionary()
         self.modules, self.paused, self.pending = [], None, None
-        self._masks, self._constants = {}, {}
+        self._masks, self._gaps, self._constants = {}, {}, {}
 
 
 def _longest(extent: Extent) -> int:
