@@ -382,3 +382,32 @@ def test_a_convolution_of_positions_that_share_an_axis() -> None:
         y = before(double(4, 3, 21).float()).reshape(8, 2, 19)
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             behind(y)
+
+
+POLES: dict[str, Callable[[Tensor], Tensor]] = {
+    "sqrt": lambda y: y.square().sqrt(),
+    "a magnitude": lambda y: (y[:, :2].square() + y[:, 2:].square()).sqrt().repeat(1, 2, 1),
+    "log": lambda y: y.square().log(),
+    "log10": lambda y: torch.log10(y.abs()),
+    "rsqrt": lambda y: y.square().rsqrt(),
+    "reciprocal": lambda y: 1 / y.exp().sub(1),
+    "division": lambda y: y / y.abs(),
+    "power": lambda y: y.abs() ** 0.3,
+    "negative power": lambda y: y.pow(-1),
+    "power of itself": lambda y: y.abs().pow(y),
+    "arcsine": lambda y: y.tanh().asin(),
+    "in place": lambda y: y.square().sqrt_(),
+}
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=["convolution", "norm"])
+@pytest.mark.parametrize("name", POLES)
+def test_an_infinite_slope_at_the_padding(name: str, zeros: bool) -> None:
+    """Padding of zeros has the gradient 0, times inf that would be NaN in the gradient of the convolution before."""
+    assert_as_alone(After(POLES[name], zeros).double(), double(4, 3, 13), LENGTHS, out=2, value=0.0, more=(3,))
+
+
+@pytest.mark.parametrize("cast", [lambda y, other: y.type_as(other), lambda y, other: y.to(other)])
+def test_a_tensor_that_only_gives_its_dtype(cast: Any) -> None:
+    model = After(lambda y: y + cast(torch.arange(4.0)[:, None], y[:, :, 1:3]) + cast(y, y.mean(2)), False).double()
+    assert_as_alone(model, double(4, 3, 13), [13, 7, 3, 10], out=2)

@@ -4,6 +4,7 @@ from truenorm.torch.tracking import (  # noqa: F401 - each registers its rules
     assignment,
     attention,
     convolution,
+    counts,
     elementwise,
     indexing,
     losses,

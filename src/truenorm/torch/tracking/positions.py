@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from truenorm.torch.tracking.alone import alone, cat_positions
+from truenorm.torch.tracking.alone import alone, alone_by_row, cat_positions
 from truenorm.torch.tracking.calls import tensors_in
+from truenorm.torch.tracking.counts import has_count, of_sequence
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
@@ -165,7 +167,7 @@ def _cat_batch(tracker: Tracker, func: Any, result: Tensor, states: list[Any], a
         gaps = [extent for tag in tags if isinstance(extent := tag.extents[i], Gaps)]
         roles[i] = tuple(n for tag in tags for n in tag.lengths.get(i, ()))
         if gaps:
-            roles[i] = tracker.gaps(tuple(gaps), lambda gaps=gaps: torch.cat([one.valid for one in gaps]))
+            roles[i] = tracker.gaps(tuple(gaps), partial(torch.cat, [one.valid for one in gaps]))
     axes = tuple((Factor(size, roles.get(i)),) for i, size in enumerate(result.shape))
     tracker.states[result] = Tag(axes, min(tag.padding for tag in tags))
     return result
@@ -206,7 +208,7 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     found = tracker.look(x)
     amounts = [int(one) for one in given["pad"]]
     if not isinstance(found, Tag):
-        result = func(x, **given)
+        result = func(x, **of_sequence(given, None))
         tracker.states[result] = found
         return result
     sides = {x.dim() - 1 - i: (amounts[2 * i], amounts[2 * i + 1]) for i in range(len(amounts) // 2)}
@@ -214,7 +216,9 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     ragged = {axis: both for axis, both in sides.items() if has_role(found.axes[axis])}
     mode = given.get("mode", "constant")
     if any(axis not in found.lengths for axis in ragged):
-        return tracker.lose(func(x, **given), func, "the batch, or positions with gaps")
+        return tracker.lose(func(x, **of_sequence(given, None)), func, "the batch, or positions with gaps")
+    if has_count(given["pad"]):
+        return alone_by_row(tracker, func, x, found, lambda one, row: func(one, **of_sequence(given, row)))
     constant = mode == "constant"
     if not constant and any(right or mode == "circular" for _, right in ragged.values()):
         return alone(tracker, func, x, found, lambda one: func(one, **given))

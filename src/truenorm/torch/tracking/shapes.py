@@ -11,6 +11,7 @@ from torch import Tensor
 from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import attribute, named, rule
+from truenorm.torch.tracking.relative_shift import after_view
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import Axis, Factor, Tag, has_role, regroup
 from truenorm.torch.tracking.tracker import Tracker
@@ -86,7 +87,7 @@ def numbers(given: Sequence[Any]) -> list[int]:
 @rule(*named("view reshape view_as reshape_as flatten unflatten ravel squeeze squeeze_"), reads_inputs=True)
 def view(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The elements in the same order: the batch and the positions survive if no axis cuts through them."""
-    found = tracker.look(args[0])
+    found, noted = tracker.look(args[0]), len(tracker.notes.mixed)
     result = func(*args, **kwargs)
     if isinstance(found, Fresh):
         axes = regroup(found.axes, result.shape)
@@ -94,10 +95,12 @@ def view(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     elif isinstance(found, Tag):
         axes = regroup(found.axes, result.shape)
         if axes is None and found.is_ragged:
-            return tracker.lose(result, func, f"from {tuple(args[0].shape)} to {tuple(result.shape)}")
-        tracker.states[result] = MADE if axes is None else Tag(axes, found.padding)
+            tracker.lose(result, func, f"from {tuple(args[0].shape)} to {tuple(result.shape)}")
+        else:
+            tracker.states[result] = MADE if axes is None else Tag(axes, found.padding)
     else:
         tracker.states[result] = found
+    after_view(tracker, args[0], found, result, noted)
     return result
 
 

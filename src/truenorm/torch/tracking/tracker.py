@@ -34,6 +34,7 @@ class Tracker:
         self.first: tuple[int, ...] | None = None  # positions of the first input that the running model has read
         self.states = States()
         self.parts: Any = WeakTensorKeyDictionary()  # tensors that are views outside of `padded`, but not inside
+        self.shifts: Any = WeakTensorKeyDictionary()  # tensors between the steps of `relative_shift.py`
         self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
         # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
         self.first_look: Callable[[Tensor], State] = self._first_look
@@ -294,7 +295,11 @@ class Tracker:
 
     def lengths_on(self, lengths: Lengths, device: torch.device) -> Tensor:
         """Lengths as a tensor."""
-        return self._kept((lengths, device), lambda: torch.tensor(lengths, device=device))
+        return self.numbers_on(lengths, device)
+
+    def numbers_on(self, numbers: tuple[Any, ...], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+        """A number for each sequence as a tensor."""
+        return self._kept((numbers, device, dtype), lambda: torch.tensor(numbers, device=device, dtype=dtype))
 
     def _kept(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
         """A tensor of the context. Also one that is made in inference mode may be used with gradients later."""
@@ -424,7 +429,7 @@ class Tracker:
     def close(self) -> None:
         """Forget all tensors."""
         self.states = States()
-        self.parts = WeakTensorKeyDictionary()
+        self.parts, self.shifts = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
         self.modules, self.paused, self.pending = [], None, None
         self._masks, self._gaps, self._constants = {}, {}, {}
 
