@@ -39,6 +39,12 @@ def fill_to(y: Tensor, other: Tensor) -> Tensor:
     return functional.pad(y, (missing // 2, missing - missing // 2))
 
 
+def fill_frames(y: Tensor, kernel: Tensor, stride: Tensor) -> Tensor:
+    """To whole frames, as EnCodec does, whose kernel sizes and strides are buffers."""
+    frames = torch.ceil((y.shape[-1] - kernel) / stride + 1).to(torch.int64) - 1
+    return functional.pad(y, (0, frames * stride + kernel - y.shape[-1]))  # type: ignore[arg-type]
+
+
 def middle(y: Tensor, size: int) -> Tensor:
     begin = (y.shape[2] - size) // 2
     return y[:, :, begin : begin + size]
@@ -79,6 +85,7 @@ POSITIONS: dict[str, Callable[..., Any]] = {
     "to a multiple and back": lambda y: functional.pad(y, (0, -y.shape[2] % 5)).exp()[:, :, : y.shape[2]],
     "not to a multiple": lambda y: functional.pad(y, (0, y.shape[2] % 5)),
     "reflected": lambda y: functional.pad(y, (y.shape[2] // 4, y.shape[2] // 5), mode="reflect"),
+    "to whole frames": lambda y: fill_frames(y, torch.tensor(3), torch.tensor(4)),
     "as long as another": lambda y: y + fill_to(y[:, :, 1::2], y),
     "interpolated": lambda y: functional.interpolate(y[:, :, ::2], size=y.shape[2]) + y,
     "interpolated linearly": lambda y: functional.interpolate(y[:, :, ::3], size=y.shape[-1], mode="linear"),

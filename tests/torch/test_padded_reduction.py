@@ -45,6 +45,8 @@ OVER_POSITIONS: dict[str, Callable[..., Any]] = {
     "std": lambda x: x.std(1),
     "std, unbiased": lambda x: x.std(1, False),
     "var": lambda x: torch.var(x, 1, unbiased=True, keepdim=True),
+    "var and mean": lambda x: torch.cat(torch.var_mean(x, 1), 1),
+    "deviation and mean": lambda x: torch.stack(torch.std_mean(x, dim=(1, 2), correction=0, keepdim=True), 1),
     "var, correction": lambda x: torch.var(x, dim=(1, 2), correction=0),
     "norm": lambda x: x.norm(dim=1),
     "norm, p": lambda x: torch.norm(x, 3, 1),

@@ -24,8 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from truenorm.torch.tracking.calls import name_of
+from truenorm.torch.tracking.calls import name_of, tensors_in
 from truenorm.torch.tracking.registry import attribute, rule
+from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import Tag
 from truenorm.torch.tracking.tracker import Tracker
 
@@ -217,3 +218,34 @@ def per_sequence(tracker: Tracker, number: Any, x: Tensor, tag: Tag, is_divisor:
     dtype = x.dtype if x.is_floating_point() or x.is_complex() else None
     made = tracker.numbers_on(each, x.device, dtype)
     return made.reshape([-1 if axis == tag.batch else 1 for axis in range(x.dim())])
+
+
+def of_scalars(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """A function of numbers of positions and of tensors without axes, such as a buffer that holds a stride.
+
+    The result is one for the whole batch; those of each sequence are kept beside it. None for other arguments.
+    """
+    tensors = list(tensors_in((args, kwargs)))
+    counted = has_count((args, kwargs)) or any(one in tracker.scalars for one in tensors)
+    if not counted or kwargs.get("out") is not None or any(one.dim() for one in tensors):
+        return None
+    result: Tensor = func(*of_sequence(args, None), **of_sequence(kwargs, None))
+    device = result.device
+
+    def each(one: Any) -> Any:
+        if type(one) in NUMBERS:
+            return tracker.numbers_on(one.each, device)
+        return tracker.scalars.get(one, one) if isinstance(one, Tensor) else one
+
+    tracker.scalars[result] = func(*map(each, args), **{name: each(one) for name, one in kwargs.items()})
+    tracker.set(result, MADE)
+    return result
+
+
+def as_count(tracker: Tracker, value: Any) -> Any:
+    """A number that a tensor holds, with that of each sequence."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(as_count(tracker, one) for one in value)
+    if not isinstance(value, Tensor) or value not in tracker.scalars:
+        return value
+    return make_number(int(value), tuple(map(int, tracker.scalars[value].tolist())))

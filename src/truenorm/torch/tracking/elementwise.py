@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from truenorm.torch.tracking.calls import name_of, tensors_in
-from truenorm.torch.tracking.counts import DIFFERS, NUMBERS, has_count, of_sequence, per_sequence
+from truenorm.torch.tracking.counts import DIFFERS, NUMBERS, has_count, of_scalars, of_sequence, per_sequence
 from truenorm.torch.tracking.inputs import Fresh, join_inputs
 from truenorm.torch.tracking.registry import attribute, named, rule
 from truenorm.torch.tracking.states import MADE
@@ -90,7 +90,10 @@ KEEPS.update(dict.fromkeys([*SUMS, *PRODUCTS], ANY))
 @rule(*KEEPS, reads_inputs=True)
 def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of one element of each argument, broadcast."""
-    if (len(args) > 1 and type(args[1]) in NUMBERS) or (kwargs and has_count(kwargs)):
+    if len(tracker.scalars) or (len(args) > 1 and type(args[1]) in NUMBERS) or (kwargs and has_count(kwargs)):
+        scalar = of_scalars(tracker, func, args, kwargs)
+        if scalar is not None:
+            return scalar
         args, kwargs = _with_counts(tracker, func, args, kwargs)
     if len(args) > 1 and func in SCALES:
         args = _without_nan(tracker, func, args)
@@ -183,7 +186,7 @@ def _away_from_poles(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tupl
     The padding is set to 1/2, which is in the domain of all of them. In a division it is that of the divisor.
     """
     place = 1 if func in DIVISIONS else 0
-    x = args[place] if len(args) > place else None
+    x: Any = args[place] if len(args) > place else None
     tag = tracker.tag(x)
     if tag is None or not tag.has_padding or tag.has_open or not x.requires_grad:
         return args
@@ -200,9 +203,11 @@ def _away_from_poles(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tupl
 
 def _with_counts(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The arguments with numbers of positions as tensors: a value for each sequence."""
-    x = args[0]
+    x = args[0] if args else None
     tag = tracker.tag(x)
-    if func in OF_NUMBERS and len(args) > 1 and tag is not None:
+    if not has_count((args[1:], kwargs)):
+        return args, kwargs
+    if func in OF_NUMBERS and tag is not None and type(args[1]) in NUMBERS:
         values = per_sequence(tracker, args[1], x, tag, func in DIVISIONS)
         if values is not None:
             tracker.states[values] = make_tag(values.shape, tag.batch or 0, {}, FINITE)

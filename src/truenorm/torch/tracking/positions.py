@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, alone_by_row, cat_positions
 from truenorm.torch.tracking.calls import tensors_in
-from truenorm.torch.tracking.counts import has_count, of_sequence
+from truenorm.torch.tracking.counts import as_count, has_count, of_sequence
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
@@ -206,6 +206,7 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     given = {**dict(zip(("input", "pad", "mode", "value"), args, strict=False)), **kwargs}
     x: Tensor = given.pop("input")
     found = tracker.look(x)
+    given["pad"] = as_count(tracker, given["pad"])
     amounts = [int(one) for one in given["pad"]]
     if not isinstance(found, Tag):
         result = func(x, **of_sequence(given, None))
@@ -241,7 +242,19 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     return result
 
 
-@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp"), reads_inputs=True)
+@rule(*named("diff"))
+def diff(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Differences of neighbours: by the rules of x[1:], x[:-1] and their difference."""
+    given = {"n": 1, "dim": -1, **dict(zip(("input", "n", "dim", "prepend", "append"), args, strict=False)), **kwargs}
+    x = given["input"]
+    if given["n"] != 1 or given.get("prepend") is not None or given.get("append") is not None or x.dtype == torch.bool:
+        return tracker.call_unknown(func, args, kwargs)
+    axis = [slice(None)] * (given["dim"] % x.dim())
+    parts = [tracker.call(Tensor.__getitem__, (x, (*axis, one)), {}) for one in (slice(1, None), slice(None, -1))]
+    return tracker.call(torch.sub, tuple(parts), {})
+
+
+@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp cummax cummin"), reads_inputs=True)
 def cumulate(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Each position depends on those before it, which are valid."""
     x = args[0]
@@ -256,7 +269,7 @@ def cumulate(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any
             args = (tracker.fill_unless_finite(x, found)[0], *args[1:])
         found = found.having(Padding.ANY)
     result = func(*args, **kwargs)
-    tracker.states[result] = found
+    tracker.set(result, found)
     return result
 
 

@@ -68,6 +68,16 @@ def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return result
 
 
+@rule(*named("var_mean std_mean"))
+def reduce_both(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Two results, each by its own rule."""
+    name = func.__name__.removesuffix("_mean")
+    _, options = _options(name, args[1:], kwargs)
+    spread = tracker.call(getattr(torch, name), args[:1], options)
+    options = {key: one for key, one in options.items() if key != "correction"}
+    return spread, tracker.call(torch.mean, args[:1], options)
+
+
 def elementwise_of_two(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch.max(x, y) and torch.min(x, y)."""
     return elementwise(tracker, torch.maximum if func.__name__ == "max" else torch.minimum, args, kwargs)

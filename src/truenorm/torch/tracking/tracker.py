@@ -35,6 +35,7 @@ class Tracker:
         self.states = States()
         self.parts: Any = WeakTensorKeyDictionary()  # tensors that are views outside of `padded`, but not inside
         self.shifts: Any = WeakTensorKeyDictionary()  # tensors between the steps of `relative_shift.py`
+        self.scalars: Any = WeakTensorKeyDictionary()  # tensors of one number of positions: those of each sequence
         self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
         # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
         self.first_look: Callable[[Tensor], State] = self._first_look
@@ -429,7 +430,7 @@ class Tracker:
     def close(self) -> None:
         """Forget all tensors."""
         self.states = States()
-        self.parts, self.shifts = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
+        self.parts, self.shifts, self.scalars = (WeakTensorKeyDictionary() for _ in range(3))
         self.modules, self.paused, self.pending = [], None, None
         self._masks, self._gaps, self._constants = {}, {}, {}
 
