@@ -11,6 +11,7 @@ import torch
 from alone import assert_as_alone
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from torch_data import normal
 
 import truenorm.torch as tnt
@@ -136,6 +137,19 @@ def test_an_empty_sequence_has_no_gradient() -> None:
     assert y[1].tolist() == [0.0] * 4
     assert model.before.weight.grad is not None
     assert model.before.weight.grad.isfinite().all()
+
+
+def test_checkpoints_compute_again_with_the_same_numbers() -> None:
+    def divide(y: Tensor) -> Tensor:
+        t = y.shape[2]
+        return y.exp() / t
+
+    def model(y: Tensor) -> Tensor:
+        y = checkpoint(divide, y, use_reentrant=False, context_fn=tnt.padded.recomputation)
+        return y.sum(2)
+
+    x = normal(2, 3, 9, dtype=torch.float64)
+    assert_as_alone(Between(model, None).double(), x, [9, 4])
 
 
 CONDITIONS: dict[str, Callable[[Tensor], Any]] = {

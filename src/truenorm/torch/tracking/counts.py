@@ -154,8 +154,8 @@ for _kind in NUMBERS:
 def shape(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """x.shape, x.size() and x.size(axis)"""
     result = func(*args, **kwargs)
-    if tracker.states.get(args[0]) is None:  # a first look at an input reads its shape too
-        return result
+    if tracker.states.get(args[0]) is None and (tracker.is_first_look or not tracker.recording):
+        return result  # an input that nothing has read yet. Inside a checkpoint it may be known from outside
     found = tracker.look(args[0])
     if not isinstance(found, Tag) or not found.has_padding:
         return result

@@ -203,7 +203,7 @@ def _away_from_poles(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tupl
 
 def _with_counts(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The arguments with numbers of positions as tensors: a value for each sequence."""
-    x = args[0] if args else None
+    x: Any = args[0] if args else None
     tag = tracker.tag(x)
     if not has_count((args[1:], kwargs)):
         return args, kwargs

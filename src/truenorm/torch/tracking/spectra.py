@@ -30,7 +30,7 @@ def _signature() -> inspect.Signature:
     return inspect.signature(torch.stft)
 
 
-@rule(torch.stft, reads_inputs=True)
+@rule(torch.stft, Tensor.stft, reads_inputs=True)
 def stft(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """x (b, samples): an input of the model has its positions on the last axis."""
     bound = _signature().bind(*args, **kwargs)
@@ -58,7 +58,10 @@ def stft(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return result
 
 
-@rule(torch.fft.fft, torch.fft.ifft, torch.fft.rfft, torch.fft.irfft, torch.fft.hfft, torch.fft.ihfft)
+ONE_AXIS = (torch.fft.fft, torch.fft.ifft, torch.fft.rfft, torch.fft.irfft, torch.fft.hfft, torch.fft.ihfft)
+
+
+@rule(*ONE_AXIS, reads_inputs=True)
 def transform(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Along an axis without positions: each position by itself."""
     given = {**dict(zip(("input", "n", "dim", "norm"), args, strict=False)), **of_sequence(kwargs, None)}

@@ -118,6 +118,10 @@ def has_role(axis: Axis) -> bool:
     return any(factor.role is not None for factor in axis)
 
 
+def has_batch(axis: Axis) -> bool:
+    return any(factor.role is BATCH for factor in axis)
+
+
 def role_of(axis: Axis) -> Role:
     """The role of an axis that is a single factor, else None."""
     return axis[0].role if len(axis) == 1 else None
@@ -231,7 +235,7 @@ class Tag:
     def with_lengths(self, lengths: dict[int, Lengths], shape: Sequence[int], padding: Padding) -> Tag:
         """After an operation that changes positions and channels: new sizes, and new lengths of the ragged axes."""
         axes = tuple(
-            (Factor(size, lengths[i]),) if i in lengths else axis if i == self.batch else (Factor(size),)
+            (Factor(size, lengths[i]),) if i in lengths else axis if has_batch(axis) else (Factor(size),)
             for i, (axis, size) in enumerate(zip(self.axes, shape, strict=True))
         )
         return Tag(axes, padding)

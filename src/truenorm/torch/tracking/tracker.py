@@ -39,6 +39,7 @@ class Tracker:
         self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
         # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
         self.first_look: Callable[[Tensor], State] = self._first_look
+        self.is_first_look = False
         self.recording = False  # inside a checkpoint whose recomputation will be followed
         self.modules: list[nn.Module] = []  # that are being called, the outermost first
         self.paused: nn.Module | None = None  # the module whose inside is not followed
@@ -76,7 +77,11 @@ class Tracker:
         """The state of a tensor."""
         found: State | None = self.states.get(x)
         if found is None:
-            found = self.states[x] = self.first_look(x)
+            self.is_first_look = True
+            try:
+                found = self.states[x] = self.first_look(x)
+            finally:
+                self.is_first_look = False
         if isinstance(found, Fresh) and found.source.tag is not None:
             found = self.states[x] = found.resolve()
         return found
