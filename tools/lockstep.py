@@ -34,7 +34,9 @@ class Meeting:
                 flat = [part.flatten(2) for part in self.parts if part is not None]
                 done = function(torch.cat(flat, 2)).split([part.shape[2] for part in flat], 2)
                 self.results = [
-                    one.reshape(part.shape) for one, part in zip(done, self.parts, strict=True) if part is not None
+                    one.clone().reshape(part.shape)  # torch refuses to write in place into views of a split
+                    for one, part in zip(done, self.parts, strict=True)
+                    if part is not None
                 ]
             self.barrier.wait(timeout=60)
             result = self.results[index]

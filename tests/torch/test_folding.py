@@ -65,8 +65,9 @@ ALL = list(itertools.product((1, 2, 4), (True, False), (True, False)))  # groups
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("transposed", [False, True], ids=["conv", "transposed"])
 @pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
-def test_convolutions_are_exact_or_refused(dims: int, transposed: bool, before: bool, everything: bool) -> None:
-    """100: groups, with other numbers of input than of output channels. 103: borders, no bias, odd weights and eps."""
+def test_100_101_103_convolutions_exact_or_refused(dims: int, transposed: bool, before: bool, everything: bool) -> None:
+    """100: groups, with other numbers of input than of output channels. 101: the same tolerance for all of them.
+    103: borders, no bias, odd weights and eps."""
     count = {True: 0, False: 0}
     forms = TRANSPOSED if transposed else CONVOLUTIONS
     cases: list[Any] = [(form, *rest) for form in forms for rest in ALL]

@@ -184,7 +184,7 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_what_is_refused_and_why(case: str) -> None:
+def test_102_103_what_is_refused_and_why(case: str) -> None:
     model, example, reason = REFUSALS[case]
     training, eps = model.norm.training, model.norm.eps
     fixed = case not in ("too large", "a parametrized norm", "a parametrized layer")

@@ -151,7 +151,7 @@ def test_the_report() -> None:
     )
 
 
-def test_a_converted_layer_that_is_not_given_lengths_is_reported() -> None:
+def test_47_a_converted_layer_that_is_not_given_lengths_is_reported() -> None:
     class Constant(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -174,7 +174,7 @@ class Fourier(nn.Module):
         return torch.fft.rfft(x).abs()
 
 
-def test_a_layer_behind_a_function_that_is_not_followed() -> None:
+def test_47_a_layer_behind_a_function_that_is_not_followed() -> None:
     model = nn.ModuleDict({"encoder": nn.Sequential(nn.Conv1d(3, 4, 3, padding=1), Fourier(), tnt.GroupNorm(2, 4))})
     message = (
         "padded: 2 (GroupNorm) has to know the valid positions of its input (2, 4, 5), but they were lost at fft_rfft "

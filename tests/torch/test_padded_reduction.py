@@ -45,6 +45,8 @@ OVER_POSITIONS: dict[str, Callable[..., Any]] = {
     "std": lambda x: x.std(1),
     "std, unbiased": lambda x: x.std(1, False),
     "var": lambda x: torch.var(x, 1, unbiased=True, keepdim=True),
+    "var and mean": lambda x: torch.cat(torch.var_mean(x, 1), 1),
+    "deviation and mean": lambda x: torch.stack(torch.std_mean(x, dim=(1, 2), correction=0, keepdim=True), 1),
     "var, correction": lambda x: torch.var(x, dim=(1, 2), correction=0),
     "norm": lambda x: x.norm(dim=1),
     "norm, p": lambda x: torch.norm(x, 3, 1),
@@ -107,6 +109,10 @@ def test_over_the_batch_is_over_all_valid_values() -> None:
 GAPS = torch.tensor([[1, 0, 1, 1], [1, 0, 1, 0], [1, 1, 1, 1]]).bool()
 
 
+def ones() -> torch.Tensor:
+    return torch.ones(3, 2, 4, dtype=torch.float64)
+
+
 @pytest.mark.parametrize(
     ("part", "valid"),
     [
@@ -114,6 +120,12 @@ GAPS = torch.tensor([[1, 0, 1, 1], [1, 0, 1, 0], [1, 1, 1, 1]]).bool()
         (lambda y, z: y[:, 1:] * z[:, 1:], GAPS[:, 1:]),
         (lambda y, z: y[1:, 1:] + z[1:, 1:] * y[:, 1:][1:], GAPS[1:, 1:]),
         (lambda y, z: torch.cat([y[1:], z[:1]]), GAPS[[1, 2, 0]]),
+        (lambda y, z: torch.cat([y[1:], z[:1]]) + torch.cat([z[1:], y[:1]]), GAPS[[1, 2, 0]]),
+        (lambda y, z: torch.cat([y, z], 1) * torch.cat([z, y], 1), GAPS.repeat(1, 2)),
+        (
+            lambda y, z: torch.cat([y, ones()], 1) * torch.cat([z, ones()], 1),
+            nn.functional.pad(GAPS, (0, 2), value=True),
+        ),
     ],
 )
 def test_parts_of_a_batch_with_gaps(part: Callable[..., Any], valid: torch.Tensor) -> None:

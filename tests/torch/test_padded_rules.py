@@ -214,6 +214,9 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "token last": lambda x: torch.cat([x, torch.ones(len(x), 4, 2, dtype=x.dtype)], 2),
     "two sequences": lambda x: torch.cat([x, x[..., 1::2]], 2),
     "cumsum": lambda x: x.cumsum(2),
+    "cummax": lambda x: x.cummax(2).values,
+    "diff": lambda x: x.diff(),
+    "diff, dim": lambda x: torch.diff(x, dim=2),
     "flip": lambda x: x.flip(2),
     "roll": lambda x: torch.roll(x, 1, 2),
     "windows": lambda x: x.unfold(2, 3, 2)[..., 1],
@@ -372,13 +375,65 @@ def test_results_without_positions(name: str, zeros: bool) -> None:
     assert_as_alone(model, double(4, 3, 13), LENGTHS, out=None, more=(3,) if zeros else (0, 3))
 
 
-def test_a_convolution_of_positions_that_share_an_axis() -> None:
+@pytest.mark.parametrize("layer", [nn.Conv1d(2, 2, 3, stride=2, padding=1), nn.ConvTranspose1d(2, 2, 4, stride=2)])
+def test_a_convolution_of_parts_of_each_sequence(layer: nn.Module) -> None:
+    """(b * parts, c, t), as for several microphones or sources."""
+    layer = layer.double()
+    model = After(lambda y: layer(y.reshape(-1, 2, y.shape[2])).reshape(len(y), 4, -1), False).double()
+    assert_as_alone(model, double(4, 3, 19), LONG, out=2, parameters=list(layer.parameters()))
+
+
+def test_a_convolution_of_each_frame() -> None:
+    """(b * t, c, h, w), as in a CNN before a recurrent layer."""
+    frames = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), tnt.BatchNorm2d(3).eval(), nn.Conv2d(3, 2, 2)).double()
+    behind = nn.LSTM(2, 2, batch_first=True).double()
+    parameters = [*frames.parameters(), *behind.parameters()]
+
+    def model(x: Tensor) -> Tensor:
+        each = frames(x.reshape(-1, 2, 4, 5)).mean((2, 3))
+        return behind(each.reshape(*x.shape[:2], 2))[0]  # type: ignore[no-any-return]
+
+    x = double(3, 9, 2, 4, 5)
+    assert_as_alone(model, x, [9, 4, 7], axis=1, out=1, along=1, parameters=parameters)
+
+
+def test_pooling_of_positions_that_share_an_axis() -> None:
     message = (
-        "padded: Conv1d reads (b, c, ...) with the batch on axis 0 and positions behind the channels, got (8, 2, 19) "
-        "with the batch or positions and something else together on axis 0. Undo this view before."
+        "padded: MaxPool1d reads (b, c, ...) with the batch on axis 0 and positions behind the channels, got "
+        "(8, 2, 19) with the batch or positions and something else together on axis 0. Undo this view before."
     )
-    before, behind = nn.Conv1d(3, 4, 3), nn.Conv1d(2, 2, 3)
+    before, behind = nn.Conv1d(3, 4, 3), nn.MaxPool1d(2)
     with tnt.padded(lengths=LONG):
         y = before(double(4, 3, 21).float()).reshape(8, 2, 19)
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             behind(y)
+
+
+POLES: dict[str, Callable[[Tensor], Tensor]] = {
+    "sqrt": lambda y: y.square().sqrt(),
+    "a magnitude": lambda y: (y[:, :2].square() + y[:, 2:].square()).sqrt().repeat(1, 2, 1),
+    "log": lambda y: y.square().log(),
+    "log10": lambda y: torch.log10(y.abs()),
+    "rsqrt": lambda y: y.square().rsqrt(),
+    "reciprocal": lambda y: 1 / y.exp().sub(1),
+    "division": lambda y: y / y.abs(),
+    "power": lambda y: y.abs() ** 0.3,
+    "negative power": lambda y: y.pow(-1),
+    "power of itself": lambda y: y.abs().pow(y),
+    "arcsine": lambda y: y.tanh().asin(),
+    "in place": lambda y: y.square().sqrt_(),
+}
+
+
+@pytest.mark.parametrize("name", POLES)
+def test_an_infinite_slope_at_the_padding(name: str) -> None:
+    """Padding of zeros has the gradient 0, times inf that would be NaN in the gradient of the convolution before."""
+    model = After(POLES[name], False).double()
+    model.before[0].bias = None
+    assert_as_alone(model, double(4, 3, 13), LENGTHS, out=2, value=0.0, more=(3,))
+
+
+@pytest.mark.parametrize("cast", [lambda y, other: y.type_as(other), lambda y, other: y.to(other)])
+def test_a_tensor_that_only_gives_its_dtype(cast: Any) -> None:
+    model = After(lambda y: y + cast(torch.arange(4.0)[:, None], y[:, :, 1:3]) + cast(y, y.mean(2)), False).double()
+    assert_as_alone(model, double(4, 3, 13), [13, 7, 3, 10], out=2)

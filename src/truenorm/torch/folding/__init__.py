@@ -1,7 +1,7 @@
 """`fold` makes fixed batch norms part of the Linear, Conv or ConvTranspose next to them, in place.
 
     connect   which layer reads from which                            connections.py
-    plan      which norm goes into which layer, and why others stay   plan.py, other_paths.py
+    plan      which norm goes into which layer, and why others stay   plan.py, other_traces.py
     compute   the folded parameters, and a bound for their error      folded_layer.py
     check     folded layers and outputs against the original          verification.py
     install   the parameters; the norms become nn.Identity            here
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truenorm.torch.folding.connections import connect, map_tensors, tensors_in
+from truenorm.torch.folding.connections import connect, list_tensors, map_tensors
 from truenorm.torch.folding.folded_layer import wide
 from truenorm.torch.folding.plan import Fold, make_plan
 from truenorm.torch.folding.verification import LayerCheck, compare_outputs
@@ -133,7 +133,7 @@ def _runner(model: nn.Module, example: Any) -> Callable[[], Any]:
 
 def _numbers(output: Any) -> list[Tensor]:
     """The tensors of floating point numbers in what a model returned."""
-    return [wide(one) for one in tensors_in(output) if one.is_floating_point() and not one.is_nested]
+    return [wide(one) for one in list_tensors(output) if one.is_floating_point() and not one.is_nested]
 
 
 # ---- the model ----

@@ -40,13 +40,13 @@ class Call:
 
 
 @dataclass(eq=False)
-class Way:
-    """A graph of a module: of the calls that it makes on one way through its code."""
+class Trace:
+    """A graph of a module: of the calls that it makes on one path through its code."""
 
     name: str  # of the module
     graph: fx.Graph
     modules: dict[fx.Node, nn.Module]  # that a node calls
-    opened: set[nn.Module]  # modules whose parameters are read from outside of them
+    read_from_outside: set[nn.Module]  # modules whose parameters are read from outside of them
 
     def nodes_of(self, module: nn.Module) -> list[fx.Node]:
         return [node for node in self.graph.nodes if self.modules.get(node) is module]
@@ -58,8 +58,8 @@ class Way:
 
 
 @dataclass(eq=False)
-class Part(Way):
-    """A module that could be traced: the model, or one inside of it. The way is that of the example."""
+class Part(Trace):
+    """A module that could be traced: the model, or one inside of it. The path is that of the example."""
 
     module: nn.Module
     calls: dict[fx.Node, list[Call]]  # in the run, one for each call of the part
@@ -177,27 +177,27 @@ def _trace(module: nn.Module, name: str, calls: list[Call]) -> Part:
     if any(form != forms[0] for form in forms[1:]):
         raise TypeError("it is called in different ways")
     tracer = Tracer()
-    way = trace_way(name, calls[0], tracer)
-    part = Part(**vars(way), module=module, calls={node: [] for node in way.modules}, call=calls[0])
+    trace = trace_call(name, calls[0], tracer)
+    part = Part(**vars(trace), module=module, calls={node: [] for node in trace.modules}, call=calls[0])
     for call in calls:
         _compare(part, list(_leaf_calls(call, tracer)))
     remove_identities(part)
     return part
 
 
-def trace_way(name: str, call: Call, tracer: fx.Tracer) -> Way:
+def trace_call(name: str, call: Call, tracer: fx.Tracer) -> Trace:
     """The graph of a module with this name, called like this."""
     caller = _Caller(call.module, call)
     graph = tracer.trace(caller)
     modules = {node: caller.get_submodule(str(node.target)) for node in graph.nodes if node.op == "call_module"}
     reads = [str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
     _add_stored(graph, tracer, call.module)
-    return Way(name, graph, modules, {*map(caller.get_submodule, reads)})
+    return Trace(name, graph, modules, {*map(caller.get_submodule, reads)})
 
 
-def remove_identities(way: Way) -> None:
-    for node in [node for node, one in way.modules.items() if type(one) is nn.Identity]:
-        way.remove(node)
+def remove_identities(trace: Trace) -> None:
+    for node in [node for node, one in trace.modules.items() if type(one) is nn.Identity]:
+        trace.remove(node)
 
 
 def _add_stored(graph: fx.Graph, tracer: fx.Tracer, module: nn.Module) -> None:
@@ -266,7 +266,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return value
 
 
-def tensors_in(value: Any) -> list[Tensor]:
+def list_tensors(value: Any) -> list[Tensor]:
     found: list[Tensor] = []
     map_tensors(value, found.append)
     return found

@@ -2,8 +2,8 @@
 
 A norm can be folded if its statistics are fixed, and if all that it reads comes from one layer from which nothing else
 reads, or all that it returns goes into one layer that reads nothing else. So both may be called several times, if it is
-always one with the other, on the way that the example takes through the model and on all others that are found
-(`other_paths.py`). A norm stays if folding it is not seen to be exact.
+always one with the other, on the path of the example through the model and on all others that are found
+(`other_traces.py`). A norm stays if folding it is not seen to be exact.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from truenorm.torch.folding.connections import Connections, Part, Way, input_of, is_inside, tensors_in
+from truenorm.torch.folding.connections import Connections, Part, Trace, input_of, is_inside, list_tensors
 from truenorm.torch.folding.folded_layer import LAYERS, FoldedLayer, affine_is_defined
-from truenorm.torch.folding.other_paths import called_by_methods, other_ways
+from truenorm.torch.folding.other_traces import called_by_methods, other_traces
 from truenorm.torch.layers import BatchNorm1d
 from truenorm.torch.reports import Change, name_of
 
@@ -50,15 +50,15 @@ class _Planner:
     def __init__(self, model: nn.Module, connections: Connections) -> None:
         self.model, self.connections = model, connections
         self.names = {module: name for name, module in model.named_modules()}
-        self.paths: dict[nn.Module, list[str]] = {}  # all names of a module
+        self.all_names: dict[nn.Module, list[str]] = {}  # all names of a module
         for name, module in model.named_modules(remove_duplicate=False):
-            self.paths.setdefault(module, []).append(name)
+            self.all_names.setdefault(module, []).append(name)
         self.owners: dict[int, list[str]] = {}  # all names of a parameter
         for module, name in self.names.items():
             for own, one in module.named_parameters(recurse=False, remove_duplicate=False):
                 self.owners.setdefault(id(one), []).append(f"{name}.{own}".lstrip("."))
         self.layers: dict[nn.Module, FoldedLayer] = {}
-        self.others: dict[Part, list[tuple[str, Way | str]]] = {}  # ways through a part, and when they are taken
+        self.others: dict[Part, list[tuple[str, Trace | str]]] = {}  # of a part, and when they are taken
 
     @cached_property
     def methods(self) -> dict[nn.Module, str]:
@@ -103,7 +103,7 @@ class _Planner:
                 self._reason_of_layer(layer, part, norm)
                 or self._reason_of_hooks(part, layer, norm, part.nodes_of(layer if comes_after else norm))
                 or self._reason_of_methods(layer, norm)
-                or self._reason_of_other_ways(layer, norm, part, comes_after)
+                or self._reason_of_other_traces(layer, norm, part, comes_after)
             )
             if reason is not None:
                 reasons.append(reason)
@@ -112,50 +112,50 @@ class _Planner:
             reason = folded.fold_after(norm) if comes_after else folded.fold_before(norm)
             if reason is None:
                 self.layers[layer] = folded
-                for way in (part, *(way for _, way in self.others[part] if isinstance(way, Way))):
-                    for node in way.nodes_of(norm):
-                        way.remove(node)
+                for trace in (part, *(trace for _, trace in self.others[part] if isinstance(trace, Trace))):
+                    for node in trace.nodes_of(norm):
+                        trace.remove(node)
                 found: nn.Module = layer
                 return found
             reasons.append(f"{self._called(layer)} {reason}")
         return "; ".join(reasons)
 
-    def _layer_before(self, norm: nn.Module, way: Way) -> Any:
+    def _layer_before(self, norm: nn.Module, trace: Trace) -> Any:
         """The layer from which the norm reads, if nothing else does; or why there is none."""
-        sources = [input_of(node) for node in way.nodes_of(norm)]
-        layer = way.modules.get(sources[0])
+        sources = [input_of(node) for node in trace.nodes_of(norm)]
+        layer = trace.modules.get(sources[0])
         if not isinstance(layer, LAYERS):
-            return f"its input comes from {self._source(sources[0], way)}"
-        other = next((source for source in sources if way.modules.get(source) is not layer), None)
+            return f"its input comes from {self._source(sources[0], trace)}"
+        other = next((source for source in sources if trace.modules.get(source) is not layer), None)
         if other is not None:
-            return f"its input also comes from {self._source(other, way)}"
-        for node in way.nodes_of(layer):
+            return f"its input also comes from {self._source(other, trace)}"
+        for node in trace.nodes_of(layer):
             users = list(node.users)
-            other = next((user for user in users if way.modules.get(user) is not norm), users[1:] and users[1])
+            other = next((user for user in users if trace.modules.get(user) is not norm), users[1:] and users[1])
             if other:
-                return f"the output of {self._called(layer)} also goes to {self._user(other, way)}"
+                return f"the output of {self._called(layer)} also goes to {self._user(other, trace)}"
         return layer
 
-    def _layer_after(self, norm: nn.Module, way: Way) -> Any:
+    def _layer_after(self, norm: nn.Module, trace: Trace) -> Any:
         """The layer that reads from the norm, if nothing else does; or why there is none."""
         layer: Any = None
-        for node in way.nodes_of(norm):
+        for node in trace.nodes_of(norm):
             users = list(node.users)
             if len(users) != 1:
                 return f"its output is used {len(users)} times"
-            layer = layer or way.modules.get(users[0])
-            if way.modules.get(users[0]) is not layer or not isinstance(layer, LAYERS):
-                return f"its output goes to {self._user(users[0], way)}"
+            layer = layer or trace.modules.get(users[0])
+            if trace.modules.get(users[0]) is not layer or not isinstance(layer, LAYERS):
+                return f"its output goes to {self._user(users[0], trace)}"
             if len(users[0].args) + len(users[0].kwargs) != 1:
                 return f"{self._called(layer)} is called with more than one argument"
             between = node.next
             while between is not users[0] and between.op == "get_attr":
                 between = between.next
             if between is not users[0]:  # it may change in place what the norm has read, and the layer would read
-                return f"{self._user(between, way)} comes between it and {self._called(layer)}"
-        for node in way.nodes_of(layer):
-            if way.modules.get(input_of(node)) is not norm:
-                return f"the input of {self._called(layer)} also comes from {self._source(input_of(node), way)}"
+                return f"{self._user(between, trace)} comes between it and {self._called(layer)}"
+        for node in trace.nodes_of(layer):
+            if trace.modules.get(input_of(node)) is not norm:
+                return f"the input of {self._called(layer)} also comes from {self._source(input_of(node), trace)}"
         return layer
 
     # ---- reasons ----
@@ -179,7 +179,7 @@ class _Planner:
         axes = 2 + len(getattr(layer, "kernel_size", ()))
         calls = [call for node in part.nodes_of(norm) for call in part.calls[node]]
         for call in calls:
-            shape = tuple(tensors_in((call.args, call.kwargs))[0].shape)
+            shape = tuple(list_tensors((call.args, call.kwargs))[0].shape)
             if len(shape) != axes:  # channels are axis 1 of a norm, and the last of a Linear
                 return f"{called} has its channels on another axis: the norm reads {shape}"
         return self._reason_of_calls(layer, part, f"{called} is ")
@@ -189,15 +189,15 @@ class _Planner:
         nodes = part.nodes_of(module)
         if not nodes:
             return f"{called}not called on the example"
-        around = self.paths[part.module]
-        known = all(any(is_inside(path, one) for one in around) for path in self.paths[module])
+        around = self.all_names[part.module]
+        known = all(any(is_inside(path, one) for one in around) for path in self.all_names[module])
         if not known or sum(len(part.calls[node]) for node in nodes) != self.connections.count(module):
             return f"{called}also used outside of {part.name!r}, the largest part that can be traced"
-        return f"{called}used by other code, which reads its parameters" if module in part.opened else None
+        return f"{called}used by other code, which reads its parameters" if module in part.read_from_outside else None
 
-    def _reason_of_arguments(self, norm: nn.Module, way: Way) -> str | None:
+    def _reason_of_arguments(self, norm: nn.Module, trace: Trace) -> str | None:
         parameters = list(inspect.signature(type(norm).forward).parameters)[1:]  # without self
-        for node in way.nodes_of(norm):
+        for node in trace.nodes_of(norm):
             named = dict(zip(parameters, node.args, strict=False)) | node.kwargs
             given = [name for name in named if name != "input"]
             if given:
@@ -210,7 +210,7 @@ class _Planner:
         for call in self.connections.calls:
             if call.module in (layer, norm) or not _has_hooks(call.module):
                 continue
-            if any(id(one) in between for one in tensors_in((call.args, call.kwargs, call.output))):
+            if any(id(one) in between for one in list_tensors((call.args, call.kwargs, call.output))):
                 return f"hooks of {self._called(call.module)} see what is between it and {self._called(layer)}"
         return None
 
@@ -220,45 +220,45 @@ class _Planner:
                 return f"{called} is also called by {self.methods[module]}, which the forward does not use"
         return None
 
-    def _reason_of_other_ways(self, layer: Any, norm: nn.Module, part: Part, comes_after: bool) -> str | None:
-        """Why layer and norm do not belong together on every way through the part."""
+    def _reason_of_other_traces(self, layer: Any, norm: nn.Module, part: Part, comes_after: bool) -> str | None:
+        """Why layer and norm do not belong together on every path through the part."""
         if part not in self.others:
-            self.others[part] = list(other_ways(part))
-        for when, way in self.others[part]:
-            reason = way if isinstance(way, str) else self._reason_of_way(layer, norm, way, comes_after)
+            self.others[part] = list(other_traces(part))
+        for when, trace in self.others[part]:
+            reason = trace if isinstance(trace, str) else self._reason_of_trace(layer, norm, trace, comes_after)
             if reason is not None:
                 return f"{reason}, {when}"
         return None
 
-    def _reason_of_way(self, layer: Any, norm: nn.Module, way: Way, comes_after: bool) -> str | None:
-        missing = [not way.nodes_of(one) for one in (layer, norm)]
+    def _reason_of_trace(self, layer: Any, norm: nn.Module, trace: Trace, comes_after: bool) -> str | None:
+        missing = [not trace.nodes_of(one) for one in (layer, norm)]
         if any(missing):
             called = self._called(layer)
             text = f"it is called without {called}" if missing[0] else f"{called} is called without it"
             return None if all(missing) else text
-        found = self._layer_before(norm, way) if comes_after else self._layer_after(norm, way)
+        found = self._layer_before(norm, trace) if comes_after else self._layer_after(norm, trace)
         if found is not layer:
             return found if isinstance(found, str) else f"it belongs to {self._called(found)}"
-        if layer in way.opened or norm in way.opened:
+        if layer in trace.read_from_outside or norm in trace.read_from_outside:
             return "other code reads their parameters"
-        return self._reason_of_arguments(norm, way)
+        return self._reason_of_arguments(norm, trace)
 
     # ---- words ----
 
     def _called(self, module: nn.Module) -> str:
         return f"{name_of(module)} {self.names[module]!r}"
 
-    def _source(self, node: fx.Node | None, way: Way) -> str:
+    def _source(self, node: fx.Node | None, trace: Trace) -> str:
         from_outside = node is not None and node.op == "call_function" and _is_placeholder(input_of(node))
         if node is None or from_outside:
-            return f"the input of {way.name!r}" if way.name else "the input of the model"
-        return self._user(node, way)
+            return f"the input of {trace.name!r}" if trace.name else "the input of the model"
+        return self._user(node, trace)
 
-    def _user(self, node: fx.Node, way: Way) -> str:
-        if node in way.modules:
-            return self._called(way.modules[node])
+    def _user(self, node: fx.Node, trace: Trace) -> str:
+        if node in trace.modules:
+            return self._called(trace.modules[node])
         if node.op == "output":
-            return f"the output of {way.name!r}" if way.name else "the output of the model"
+            return f"the output of {trace.name!r}" if trace.name else "the output of the model"
         return str(getattr(node.target, "__name__", node.target))
 
 

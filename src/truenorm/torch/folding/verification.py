@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truenorm.torch.folding.connections import tensors_in
+from truenorm.torch.folding.connections import list_tensors
 from truenorm.torch.folding.folded_layer import FoldedLayer, border_inputs, roundoff_of_sums, wide
 
 SLACK = 10  # trial errors can cancel by chance, where an output is a single number
@@ -58,7 +58,7 @@ class LayerCheck:
 
     def _compare(self, args: list[Any], kwargs: dict[str, Any], output: Tensor) -> Tensor:
         new, old = wide(self.new(*args, **kwargs)), wide(output)
-        x, *rest = args or tensors_in(kwargs)
+        x, *rest = args or list_tensors(kwargs)
         rest_by_name = {name: value for name, value in kwargs.items() if name != "input"}
         dtype = max(output.dtype, self.new.weight.dtype, key=lambda one: torch.finfo(one).eps)
         relative = self.folded.relative_bound(dtype, roundoff_of_sums(self.new.weight.dtype, x.device))

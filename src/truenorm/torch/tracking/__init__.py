@@ -4,6 +4,7 @@ from truenorm.torch.tracking import (  # noqa: F401 - each registers its rules
     assignment,
     attention,
     convolution,
+    counts,
     elementwise,
     indexing,
     losses,
@@ -14,6 +15,7 @@ from truenorm.torch.tracking import (  # noqa: F401 - each registers its rules
     recurrent,
     reduction,
     shapes,
+    spectra,
 )
 from truenorm.torch.tracking.context import padded
 from truenorm.torch.tracking.registry import rule

@@ -17,6 +17,7 @@ from truenorm.torch.tracking.tag import BATCH, Factor, Lengths, Padding, Tag, ma
 from truenorm.torch.tracking.tracker import Tracker
 
 Call = Callable[[Tensor], Tensor]
+CallOfRow = Callable[[Tensor, "int | None"], Tensor]
 
 
 def alone(tracker: Tracker, func: Any, x: Tensor, tag: Tag, call: Call, *, fixed: bool = False) -> Tensor:
@@ -25,9 +26,14 @@ def alone(tracker: Tracker, func: Any, x: Tensor, tag: Tag, call: Call, *, fixed
     fixed   whether each result has the same number of positions, however long the sequence is: those of an empty
             sequence are 0 then, and valid.
     """
+    return alone_by_row(tracker, func, x, tag, lambda one, row: call(one), fixed=fixed)
+
+
+def alone_by_row(tracker: Tracker, func: Any, x: Tensor, tag: Tag, call: CallOfRow, *, fixed: bool = False) -> Tensor:
+    """The same for call(sequence, row), which also depends on which one it is; row is None for the whole batch."""
     batch = tag.batch
     if batch is None or set(tag.lengths) != set(tag.extents) or tag.is_merged or tag.has_open:
-        result = call(x)
+        result = call(x, None)
         tracker.lose(result, func, "not a batch of sequences with the valid positions first")
         return result
     parts: list[Tensor | None] = []
@@ -35,11 +41,13 @@ def alone(tracker: Tracker, func: Any, x: Tensor, tag: Tag, call: Call, *, fixed
         part = x.narrow(batch, row, 1)
         for axis, found in tag.lengths.items():
             part = part.narrow(axis, 0, found[row])
-        parts.append(None if part.numel() == 0 else call(part))
+        parts.append(None if part.numel() == 0 else call(part, row))
     some = next((part for part in parts if part is not None), None)
     if some is None or some.dim() != x.dim():
         return _without_positions(tracker, x, tag, parts, call)
-    whole = list(call(torch.empty_like(x, device="meta")).shape)  # as without `padded`: other branches have this size
+    whole = list(
+        call(torch.empty_like(x, device="meta"), None).shape
+    )  # as without `padded`: other branches have this size
     lengths = {axis: tuple(0 if part is None else part.shape[axis] for part in parts) for axis in tag.lengths}
     for axis, found in lengths.items():
         whole[axis] = max(whole[axis], *found)
@@ -55,11 +63,11 @@ def _padded(part: Tensor | None, shape: list[int], x: Tensor) -> Tensor:
     return functional.pad(part, missing) if any(missing) else part
 
 
-def _without_positions(tracker: Tracker, x: Tensor, tag: Tag, parts: list[Tensor | None], call: Call) -> Tensor:
+def _without_positions(tracker: Tracker, x: Tensor, tag: Tag, parts: list[Tensor | None], call: CallOfRow) -> Tensor:
     """One result for each sequence; 0 for those without positions."""
     some = next((part for part in parts if part is not None), None)
     if some is None:
-        result = torch.zeros_like(call(torch.zeros_like(x)))
+        result = torch.zeros_like(call(torch.zeros_like(x), None))
         if result.dim() == x.dim():
             lengths = {axis: (0,) * len(found) for axis, found in tag.lengths.items()}
             tracker.set(result, tag.with_lengths(lengths, result.shape, Padding.ZERO))

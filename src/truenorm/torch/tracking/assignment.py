@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch._compat import version_of
+from truenorm.torch.tracking.counts import of_sequence
 from truenorm.torch.tracking.indexing import FROM_THE_END, ends_early, full_index, indexed_axes
 from truenorm.torch.tracking.inputs import Fresh
-from truenorm.torch.tracking.positions import has_role
 from truenorm.torch.tracking.registry import RULES, Rule, rule
-from truenorm.torch.tracking.tag import Axis, Cropped, Factor, Lost, Padding, Tag, broadcast
-from truenorm.torch.tracking.tracker import State, Tracker
+from truenorm.torch.tracking.states import State
+from truenorm.torch.tracking.tag import Axis, Cropped, Factor, Lost, Padding, Tag, broadcast, has_role
+from truenorm.torch.tracking.tracker import Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -202,7 +203,7 @@ def _axes_from(x: Tensor, found: State, index: Any, ragged: Tag) -> tuple[Axis, 
     if full is None:
         return None
     axes: list[Axis] = list(found.axes) if isinstance(found, Tag) else [(Factor(size),) for size in x.shape]
-    places, slices = _places(full), [one for one in full if one is not None]
+    places, slices = _places(full), [of_sequence(one, None) for one in full if one is not None]
     for i, new in enumerate(ragged.axes):
         if not has_role(new):
             continue
@@ -232,13 +233,14 @@ def _assign_alone(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[A
         if part.numel() == 0:
             continue
         one = value
+        index = of_sequence(tuple(full), row)
         if isinstance(value, Tensor):
-            one = _row_of(value, tracker.tag(value), row, part[tuple(full)].shape, places, tag)
+            one = _row_of(value, tracker.tag(value), row, part[index].shape, places, tag)
         if one is None:
             return False
-        assignments.append((part, one))
-    for part, one in assignments:
-        func(part, tuple(full), one)
+        assignments.append((part, index, one))
+    for part, index, one in assignments:
+        func(part, index, one)
     return True
 
 

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
+from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import (
     BATCH,
     OPEN,
@@ -30,10 +31,12 @@ from truenorm.torch.tracking.tag import (
     Padding,
     Tag,
     broadcast,
+    has_role,
     merge_roles,
     padding_in,
+    size_of,
 )
-from truenorm.torch.tracking.tracker import MADE, Tracker
+from truenorm.torch.tracking.tracker import Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -129,7 +132,7 @@ def _product(
         why = "it sums over the sequences"
     if why is None and any(factor.role is OPEN for letter in summed for factor in axes[letter]):
         why = "it sums over an axis that may be positions"
-    over_positions = any(factor.role is not None for letter in summed for factor in axes[letter])
+    over_positions = any(has_role(axes[letter]) for letter in summed)
     paddings = []
     changed = list(operands)
     for i, (one, tag) in enumerate(zip(operands, tags, strict=True)):
@@ -171,8 +174,8 @@ def _joined(
         for axis, letter in enumerate(letters):
             one = (Factor(shape[axis]),) if tag is None else tag.axes[axis]
             known = found.get(letter)
-            if known is None or not _has_role(known):
-                if known is None or _has_role(one) or _size(known) == 1:
+            if known is None or not has_role(known):
+                if known is None or has_role(one) or size_of(known) == 1:
                     found[letter] = one
             elif (merged := merge_roles(known, one)) is None:
                 return found, "arguments with different lengths"
@@ -183,20 +186,9 @@ def _joined(
     return found, None
 
 
-def _has_role(axis: Axis) -> bool:
-    return any(factor.role is not None for factor in axis)
-
-
 def _has_positions_only(axis: Axis) -> bool:
     """Whether a mask says what of this axis is valid: not if it has the batch, or may be positions."""
     return all(factor.role is None or isinstance(factor.role, (tuple, Gaps)) for factor in axis)
-
-
-def _size(axis: Axis) -> int:
-    size = 1
-    for factor in axis:
-        size *= factor.size
-    return size
 
 
 def _least(paddings: list[Padding]) -> Padding:
@@ -224,7 +216,7 @@ def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     dim = given_dim % x.dim()
     logarithm = func.__name__ == "log_softmax"
     x, tag = tracker.fill_unless_finite(x, found)
-    if not _has_role(tag.axes[dim]):
+    if not has_role(tag.axes[dim]):
         result = func(x, *rest, **kwargs)
         tracker.set(result, tag.having(min(tag.padding, Padding.FINITE)))
         return result
@@ -238,9 +230,9 @@ def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     padding = tracker.mask(keys, x.device)
     # Not the smallest number: for a sequence without valid positions the weights are set to 0 below.
     result = func(
-        x.masked_fill(padding, torch.finfo(x.dtype).min if _has_empty(tag, dim) else -torch.inf), *rest, **kwargs
+        x.masked_fill(padding, torch.finfo(x.dtype).min if tag.may_be_empty(dim) else -torch.inf), *rest, **kwargs
     )
-    if logarithm or _has_empty(tag, dim):
+    if logarithm or tag.may_be_empty(dim):
         result = result.masked_fill(padding, 0)
     tracker.set(result, tag.having(Padding.FINITE))
     return result
@@ -253,12 +245,6 @@ def along_only(tag: Tag, axis: int) -> Tag:
         for i, one in enumerate(tag.axes)
     )
     return Tag(axes, tag.padding)
-
-
-def _has_empty(tag: Tag, axis: int) -> bool:
-    """Whether a sequence may have no valid position on this axis."""
-    roles = [factor.role for factor in tag.axes[axis]]
-    return any(isinstance(role, Gaps) or (isinstance(role, tuple) and 0 in role) for role in roles)
 
 
 # ---- attention ----
@@ -284,11 +270,11 @@ def scaled_dot_product_attention(tracker: Tracker, func: Any, args: Args, kwargs
     query, key, value = tags
     own_mask, ndim = given.get("attn_mask"), given["query"].dim()
     reads = _keys(key, value, ndim)
-    if reads is None or any(tag is not None and _has_role(tag.axes[-1]) for tag in tags):
+    if reads is None or any(tag is not None and has_role(tag.axes[-1]) for tag in tags):
         return tracker.lose(func(**given), func, "its arguments have different lengths, or channels that are positions")
     if reads.has_padding:
         padding = tracker.mask(reads, given["key"].device)
-        if _has_empty(reads, ndim - 2):
+        if reads.may_be_empty(ndim - 2):
             given["value"] = given["value"].masked_fill(padding, 0)
             padding = _with_one_key(padding, -2)
         given["attn_mask"] = _attention_mask(given, padding.mT)
@@ -360,7 +346,7 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
     read = next((state for state in states[1:] if isinstance(state, Tag)), None)
     layouts = [tag for tag in (asked, read) if tag is not None]
     if lost is None and any(
-        query.dim() != 3 or tag.batch != 1 or tag.has_open or _has_role(tag.axes[2]) for tag in layouts
+        query.dim() != 3 or tag.batch != 1 or tag.has_open or has_role(tag.axes[2]) for tag in layouts
     ):
         return tracker.lose(func(*args, **kwargs), func, "its arguments are not (t, b, c)")
     if lost is not None:
@@ -374,7 +360,7 @@ def multi_head_attention_forward(tracker: Tracker, func: Any, args: Args, kwargs
     own_mask = given.get("attn_mask")
     if read is not None and read.has_padding:
         padding = tracker.mask(read, key.device)[..., 0]  # (t, b)
-        if _has_empty(read, 0):
+        if read.may_be_empty(0):
             changed[2] = changed[2].masked_fill(padding[..., None], 0)
             padding = _with_one_key(padding, 0)
         given["key_padding_mask"] = _key_padding_mask(padding.T, given)

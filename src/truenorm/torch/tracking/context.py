@@ -25,7 +25,8 @@ from truenorm.torch.tracking.arguments import LengthsLike, axes_of, extents_of
 from truenorm.torch.tracking.recomputation import Recording, Replaying
 from truenorm.torch.tracking.registry import MODULE_RULES, LengthsRule
 from truenorm.torch.tracking.report import PaddingWarning
-from truenorm.torch.tracking.tracker import State, Tracker
+from truenorm.torch.tracking.states import State
+from truenorm.torch.tracking.tracker import Tracker
 
 
 class padded:  # noqa: N801 - called like a function, as torch.no_grad

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import rule
-from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, make_tag
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import BATCH, Gaps, Lost, Padding, Tag, has_batch, has_role, make_tag
+from truenorm.torch.tracking.tracker import Tracker
 
 
 def spread(value: Any, count: int) -> tuple[int, ...]:
@@ -31,10 +33,11 @@ def convolved(length: int, kernel: int, stride: int, padding: int, dilation: int
     return max(0, (length + padding - dilation * (kernel - 1) - 1) // stride + 1)
 
 
-def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | None:
+def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int, several: bool = False) -> Tag | None:
     """The tag of an input (b, c, ...) with this many position axes, for functions that mix neighbours.
 
     None if there is nothing to keep out. An error if the valid positions are not the first ones.
+    several   whether the first axis may also hold several parts of each sequence, as in (b * microphones, c, t)
     """
     if x.dim() == count + 1:  # one sample without a batch axis
         state = tracker.look(x)
@@ -58,16 +61,33 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int) -> Tag | No
             )
         if found.batch == 0 and not found.is_merged and 1 not in found.extents:
             return found
+        if several and _is_batch_of_parts(found):
+            return found
     raise ValueError(
         f"padded: {tracker.place(func)} reads (b, c, ...) with the batch on axis 0 and positions behind the channels, "
-        f"got {tuple(x.shape)} with {_where(found)}."
+        f"got {tuple(x.shape)} with {where(found)}."
     )
 
 
-def _where(tag: Tag) -> str:
+def _is_batch_of_parts(tag: Tag) -> bool:
+    """Whether the first axis is the batch with something else, and nothing is merged behind it.
+
+    If that is positions, as in (b * frames, c, h, w), there must be none behind: each is computed by itself.
+    """
+    first, *others = tag.axes
+    behind = any(map(has_role, others))
+    return (
+        has_batch(first)
+        and not (behind and any(factor.role not in (BATCH, None) for factor in first))
+        and not has_role(others[0])
+        and all(len(one) == 1 for one in others)
+    )
+
+
+def where(tag: Tag) -> str:
     """On which axes the batch and the positions are."""
     if tag.is_merged:
-        merged = [i for i, axis in enumerate(tag.axes) if len(axis) > 1 and any(one.role is not None for one in axis)]
+        merged = [i for i, axis in enumerate(tag.axes) if len(axis) > 1 and has_role(axis)]
         return f"the batch or positions and something else together on axis {merged[0]}. Undo this view before"
     return f"the batch on axis {tag.batch} and positions on {sorted(tag.extents)}"
 
@@ -78,7 +98,7 @@ def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     x, weight = given.pop("input"), given["weight"]
     count = weight.dim() - 2
-    tag = positions_of(tracker, func, x, count)
+    tag = positions_of(tracker, func, x, count, several=True)
     if tag is None:
         _check_constant(tracker, func, x)
         return without_positions(tracker, x, func(x, **given))
@@ -110,7 +130,7 @@ def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     x, weight = given.pop("input"), given["weight"]
     count = weight.dim() - 2
-    tag = positions_of(tracker, func, x, count)
+    tag = positions_of(tracker, func, x, count, several=True)
     if tag is None:
         _check_constant(tracker, func, x)
         return without_positions(tracker, x, func(x, **given))

@@ -11,17 +11,30 @@ afterwards follows from the list that it is in:
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from truenorm.torch.tracking.calls import name_of, tensors_in
+from truenorm.torch.tracking.counts import DIFFERS, NUMBERS, has_count, of_scalars, of_sequence, per_sequence
 from truenorm.torch.tracking.inputs import Fresh, join_inputs
 from truenorm.torch.tracking.registry import attribute, named, rule
-from truenorm.torch.tracking.tag import Axis, Factor, Lost, Padding, Tag, broadcast, make_tag, padding_in
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import (
+    Axis,
+    Factor,
+    Lost,
+    Padding,
+    Tag,
+    broadcast,
+    has_role,
+    make_tag,
+    padding_in,
+    size_of,
+)
+from truenorm.torch.tracking.tracker import Tracker
 
 ANY, FINITE, ZERO = Padding.ANY, Padding.FINITE, Padding.ZERO
 
@@ -58,7 +71,15 @@ KEEPS_NOTHING = named(
 SUMS = set(named("add add_ sub sub_ subtract subtract_ rsub __radd__ __rsub__ __add__ __sub__ maximum minimum"))
 PRODUCTS = set(named("mul mul_ multiply multiply_ __mul__ __rmul__"))
 SCALES = PRODUCTS | set(named("prelu"))
+DIVISIONS = set(named("div div_ divide divide_ true_divide true_divide_ __truediv__ floor_divide __floordiv__"))
+OF_NUMBERS = SUMS | PRODUCTS | DIVISIONS | set(named("remainder pow __pow__ gt ge lt le __rdiv__ __rtruediv__"))
 VIEWS = (attribute("data"), attribute("real"))
+POWERS = set(named("pow __pow__ float_power"))
+POLES = (
+    POWERS | DIVISIONS | set(named("sqrt log log2 log10 log1p rsqrt reciprocal asin acos arcsin arccos atanh arctanh"))
+)
+POLES |= set(named("logit erfinv __rdiv__ __rtruediv__ sqrt_ log_ rsqrt_ reciprocal_ log1p_ pow_"))
+OF_TYPE = set(named("type_as to"))  # another tensor only gives its dtype and device
 
 KEEPS: dict[Any, Padding] = dict.fromkeys(KEEPS_NOTHING, ANY)
 KEEPS.update(dict.fromkeys(KEEPS_FINITE, FINITE))
@@ -69,14 +90,25 @@ KEEPS.update(dict.fromkeys([*SUMS, *PRODUCTS], ANY))
 @rule(*KEEPS, reads_inputs=True)
 def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of one element of each argument, broadcast."""
+    if len(tracker.scalars) or (len(args) > 1 and type(args[1]) in NUMBERS) or (kwargs and has_count(kwargs)):
+        scalar = of_scalars(tracker, func, args, kwargs)
+        if scalar is not None:
+            return scalar
+        args, kwargs = _with_counts(tracker, func, args, kwargs)
     if len(args) > 1 and func in SCALES:
         args = _without_nan(tracker, func, args)
+    elif func in POLES and torch.is_grad_enabled():
+        args = _away_from_poles(tracker, func, args)
     first: Any = args[0] if args else None
     before = tracker.look(first) if isinstance(first, Tensor) else MADE
     result = func(*args, **kwargs)
     if not isinstance(result, Tensor):
         return result
-    if isinstance(before, Tag) and not tensors_in((args[1:], kwargs)) and result.shape == first.shape:
+    if func in OF_TYPE and not isinstance(before, Tag):
+        tracker.states[result] = before
+        return result
+    alone = func in OF_TYPE or not tensors_in((args[1:], kwargs))
+    if isinstance(before, Tag) and alone and result.shape == first.shape:
         tracker.states[result] = before.having(_padding_after(func, [before], before.axes))
         return result
     states = [
@@ -115,7 +147,7 @@ def join(tracker: Tracker, func: Any, states: list[Any], result: Tensor, args: A
     if tag.is_ragged or any(len(one.axes) == result.dim() and one.axes == axes for one in tags):
         return tag
     widest = max(tags, key=lambda one: len(one.axes))
-    return tracker.reopen(tag, [math.prod(factor.size for factor in axis) for axis in widest.axes])
+    return tracker.reopen(tag, [size_of(axis) for axis in widest.axes])
 
 
 def _padding_after(func: Any, tags: list[Tag], axes: tuple[Axis, ...]) -> Padding:
@@ -148,6 +180,43 @@ def _without_nan(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tuple[An
     return tuple(new)
 
 
+def _away_from_poles(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """For functions with an infinite slope somewhere, mostly at 0, where padding often is: 0 times inf is NaN.
+
+    The padding is set to 1/2, which is in the domain of all of them. In a division it is that of the divisor.
+    """
+    place = 1 if func in DIVISIONS else 0
+    x: Any = args[place] if len(args) > place else None
+    tag = tracker.tag(x)
+    if tag is None or not tag.has_padding or tag.has_open or not x.requires_grad:
+        return args
+    if func in POWERS and isinstance(args[1], (int, float)) and args[1] >= 1:
+        return args
+    if place == 0 and func.__name__.endswith("_") and not func.__name__.startswith("_"):  # it is changed in any case
+        x.masked_fill_(tracker.mask(tag, x.device), 0.5)
+        tracker.states[x] = tag.having(FINITE)
+        return args
+    new = tracker.fill(x, tag, 0.5)
+    tracker.states[new] = tag.having(FINITE)
+    return (*args[:place], new, *args[place + 1 :])
+
+
+def _with_counts(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The arguments with numbers of positions as tensors: a value for each sequence."""
+    x: Any = args[0] if args else None
+    tag = tracker.tag(x)
+    if not has_count((args[1:], kwargs)):
+        return args, kwargs
+    if func in OF_NUMBERS and tag is not None and type(args[1]) in NUMBERS:
+        values = per_sequence(tracker, args[1], x, tag, func in DIVISIONS)
+        if values is not None:
+            tracker.states[values] = make_tag(values.shape, tag.batch or 0, {}, FINITE)
+            return (x, values, *args[2:]), of_sequence(kwargs, None)
+    if func in DIVISIONS or func not in OF_NUMBERS:
+        tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
+    return of_sequence(args, None), of_sequence(kwargs, None)
+
+
 # ---- each position by itself ----
 
 
@@ -161,7 +230,7 @@ def linear(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         tracker.set(result, found)
         return result
     last = found.axes[-1]
-    if any(factor.role is not None for factor in last):
+    if has_role(last):
         return tracker.lose(func(*args, **kwargs), func, "it mixes positions")
     x, found = tracker.fill_unless_finite(x, found)
     result = func(x, *args[1:], **kwargs)
@@ -240,7 +309,7 @@ def glu(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     result = func(*args, **kwargs)
     if isinstance(found, Tag):
         axis = (args[1] if len(args) > 1 else kwargs.get("dim", -1)) % x.dim()
-        if any(factor.role is not None for factor in found.axes[axis]):
+        if has_role(found.axes[axis]):
             return tracker.lose(result, func, "halves of the batch, or of positions")
         found = found.with_axis(axis, result.shape[axis])
     tracker.set(result, found)

@@ -9,20 +9,34 @@ valid positions by a mask, x[mask]. Their values are read for that: on a GPU tha
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from truenorm.torch.tracking.alone import alone
+from truenorm.torch.tracking.alone import alone_by_row
+from truenorm.torch.tracking.counts import counts_in, has_count, of_sequence
 from truenorm.torch.tracking.indices import look_up, part_of_input
 from truenorm.torch.tracking.inputs import Fresh
-from truenorm.torch.tracking.positions import has_role, role_of
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Cropped, Factor, Gaps, Padding, Tag, take_rows
-from truenorm.torch.tracking.tracker import MADE, Tracker
+from truenorm.torch.tracking.relative_shift import after_index
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import (
+    BATCH,
+    Axis,
+    Cropped,
+    Factor,
+    Gaps,
+    Lengths,
+    Padding,
+    Tag,
+    has_role,
+    role_of,
+    size_of,
+    take_rows,
+)
+from truenorm.torch.tracking.tracker import Tracker
 
 Args = tuple[Any, ...]
 
@@ -42,14 +56,24 @@ class Part:
 @rule(Tensor.__getitem__, reads_inputs=True)
 def getitem(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
     x, index = args
+    noted = len(tracker.notes.mixed)
+    result = _part(tracker, func, x, index)
+    if len(tracker.shifts):
+        after_index(tracker, x, of_sequence(full_index(index, x.dim()), None), result, noted)
+    return result
+
+
+def _part(tracker: Tracker, func: Any, x: Tensor, index: Any) -> Any:
     found = tracker.look(x)
+    full = full_index(index, x.dim())
+    if has_count(index):  # `full` keeps what they are for each sequence
+        index = of_sequence(index, None)
     if isinstance(found, Fresh):
-        return part_of_input(tracker, func, x, index, full_index(index, x.dim()), found)
+        return part_of_input(tracker, func, x, index, of_sequence(full, None), found)
     if not isinstance(found, Tag):
         result = func(x, index)
         tracker.states[result] = look_up(tracker, func, index, 0, result) if found is MADE else found
         return result
-    full = full_index(index, x.dim())
     if full is None:
         return by_tensors(tracker, func, x, found, index)
     axes = indexed_axes(found, full)
@@ -78,8 +102,17 @@ def indexed_axes(tag: Tag, full: list[Any]) -> tuple[Axis, ...] | str:
         if one is None:
             axes.append((Factor(1),))
             continue
-        current, size = before[axis], math.prod(factor.size for factor in before[axis])
+        current, size = before[axis], size_of(before[axis])
         role = role_of(current)
+        if has_count(one):
+            if isinstance(role, tuple):
+                counted = _counted(one, size, role)
+                if isinstance(counted, str):
+                    return counted
+                axes.append((counted,))
+                axis += 1
+                continue
+            one = of_sequence(one, None)
         if one == slice(None):
             axes.append(current)
         elif not has_role(current):
@@ -108,6 +141,17 @@ def indexed_axes(tag: Tag, full: list[Any]) -> tuple[Axis, ...] | str:
     return tuple(axes)
 
 
+def _counted(one: Any, size: int, lengths: Lengths) -> Factor | str:
+    """What x[one] leaves of positions, if it has numbers of positions in it; or as for `indexed_axes`."""
+    if any(len(number.each) != len(lengths) for number in counts_in(one)):
+        return "a number of positions of another batch"
+    if not isinstance(one, slice) or has_count((one.start, one.step)) or (one.start or 0) < 0:
+        return FROM_THE_END
+    left = len(range(size)[of_sequence(one, None)])
+    new = tuple(len(range(n)[of_sequence(one, row)]) for row, n in enumerate(lengths))
+    return FROM_THE_END if max(new, default=0) > left else Factor(left, new)
+
+
 def _before_gaps(role: Gaps, one: Any) -> bool:
     """Whether an index counts positions that all sequences have, as that of a token before an image."""
     if isinstance(one, slice):
@@ -125,8 +169,10 @@ def _as_tuple(index: Any) -> tuple[Any, ...]:
 
 def full_index(index: Any, ndim: int) -> list[Any] | None:
     """One number or slice for each axis, and None for each new one; None if there is anything else."""
-    given = [int(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in _as_tuple(index)]
-    if not all(one is None or one is ... or isinstance(one, slice) or type(one) is int for one in given):
+    given = list(_as_tuple(index))
+    if not all(one is None or one is ... or isinstance(one, (int, slice)) for one in given):
+        return None
+    if any(isinstance(one, bool) for one in given):
         return None
     for one in given:
         if isinstance(one, slice) and not all(
@@ -141,14 +187,15 @@ def full_index(index: Any, ndim: int) -> list[Any] | None:
 def _from_the_end(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[Any]) -> Any:
     """An index counted from the end of the positions: first the other axes, then these."""
     base = x
-    others = tuple(slice(None) if axis in tag.lengths else one for axis, one in enumerate(full))
+    others = tuple(slice(None) if axis in tag.lengths else of_sequence(one, None) for axis, one in enumerate(full))
     if None in full or not all(isinstance(one, slice) for one in others):
-        return tracker.lose(func(x, tuple(full)), func, "positions from the end, together with other axes")
+        index = of_sequence(tuple(full), None)
+        return tracker.lose(func(x, index), func, "positions from the end, together with other axes")
     if any(one != slice(None) for one in others):
         x = getitem(tracker, func, (x, others), {})
         tag = tracker.tag(x) or tag
     index = tuple(one if axis in tag.lengths else slice(None) for axis, one in enumerate(full))
-    result = alone(tracker, func, x, tag, lambda one: func(one, index))
+    result = alone_by_row(tracker, func, x, tag, lambda one, row: func(one, of_sequence(index, row)))
     tracker.parts[result] = Part(base, full)
     return result
 
@@ -156,15 +203,17 @@ def _from_the_end(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[A
 def ends_early(tag: Tag, full: list[Any]) -> bool:
     """Whether the index leaves out the last positions of each sequence."""
     axes = [one for one in full if one is not None]
-    return any(isinstance(axes[axis], slice) and (axes[axis].stop or 0) < 0 for axis in tag.lengths)
+    return any(
+        isinstance(axes[axis], slice) and (has_count(axes[axis]) or (axes[axis].stop or 0) < 0) for axis in tag.lengths
+    )
 
 
 @rule(*named("narrow"), reads_inputs=True)
 def narrow(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("input", "dim", "start", "length"), args, strict=False)), **kwargs}
-    axis, start = given["dim"] % given["input"].dim(), int(given["start"])
-    stop = start + int(given["length"])
-    index = (*[slice(None)] * axis, slice(start, stop if start >= 0 or stop < 0 else None))
+    axis, start = given["dim"] % given["input"].dim(), given["start"]
+    stop = start + given["length"]
+    index = (*[slice(None)] * axis, slice(start, stop if of_sequence(start, None) >= 0 or stop < 0 else None))
     return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
 
 
@@ -269,4 +318,30 @@ def repeat_interleave(tracker: Tracker, func: Any, args: Args, kwargs: dict[str,
     else:
         return tracker.lose(result, func)
     tracker.states[result] = Tag(axes, found.padding)
+    return result
+
+
+@rule(*named("gather"))
+def gather(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
+    """Some values of each position, or one position of each sequence: those of an index must be valid."""
+    given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
+    x, index = given["input"], given["index"]
+    found = tracker.look(x)
+    if not isinstance(found, Tag) or not found.is_ragged or index.dim() != x.dim():
+        return tracker.call_unknown(func, args, kwargs)
+    axis = given["dim"] % x.dim()
+    result = func(*args, **kwargs)
+    others = [i for i in range(x.dim()) if i != axis and has_role(found.axes[i])]
+    if any(index.shape[i] != x.shape[i] for i in others):
+        return tracker.lose(result, func, "an index with fewer sequences or positions")
+    if has_role(found.axes[axis]):
+        lengths = found.lengths.get(axis)
+        if lengths is None or found.batch is None or len(found.extents) > 1:
+            return tracker.lose(result, func, "it mixes positions")
+        least = tracker.lengths_on(lengths, index.device).reshape(
+            [-1 if i == found.batch else 1 for i in range(x.dim())]
+        )
+        if bool((index >= least).any()):
+            return tracker.lose(result, func, "positions that some sequences do not have")
+    tracker.states[result] = found.with_axis(axis, result.shape[axis])
     return result

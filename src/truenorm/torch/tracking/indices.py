@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import Axis, Factor, Lost, Padding, Tag
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.tracker import Tracker
 
 
 def part_of_input(tracker: Tracker, func: Any, x: Tensor, index: Any, full: list[Any] | None, found: Fresh) -> Any:

@@ -10,13 +10,12 @@ Every other function, such as `flip` or a mean, has to know the positions: it re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, FromInput, Gaps, Lost, Role, Tag, take_rows
+from truenorm.torch.tracking.tag import BATCH, Axis, Factor, FromInput, Gaps, Lost, Role, Tag, size_of, take_rows
 
 
 class Input:
@@ -97,7 +96,7 @@ def join_inputs(states: Sequence[Fresh], shape: Sequence[int]) -> Fresh | None:
         for axis in range(-len(one.axes), 0):
             if _has_origin(one.axes[axis]):
                 axes[axis] = one.axes[axis]
-        fits = all(math.prod(factor.size for factor in axis) == size for axis, size in zip(axes, shape, strict=True))
+        fits = all(size_of(axis) == size for axis, size in zip(axes, shape, strict=True))
         if fits and not any(_adds_axes(other, axes) for other in states):
             return one.with_axes(axes)
     return None
@@ -106,9 +105,7 @@ def join_inputs(states: Sequence[Fresh], shape: Sequence[int]) -> Fresh | None:
 def _adds_axes(other: Fresh, axes: Sequence[Axis]) -> bool:
     """Whether another input has an axis where this one has none."""
     return any(
-        _has_origin(other.axes[axis])
-        and not _has_origin(axes[axis])
-        and math.prod(factor.size for factor in other.axes[axis]) > 1
+        _has_origin(other.axes[axis]) and not _has_origin(axes[axis]) and size_of(other.axes[axis]) > 1
         for axis in range(-len(other.axes), 0)
     )
 

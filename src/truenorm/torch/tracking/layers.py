@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from truenorm.torch._compat import keywords_of_call
 from truenorm.torch.layers import GroupNorm, LayerNorm, RMSNorm, _RaggedLayer
 from truenorm.torch.pattern_layer import Normalize
+from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.normalization import valid_or_lengths
 from truenorm.torch.tracking.registry import module_rule_of
-from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag, make_tag
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import Lost, Padding, Tag, has_role, make_tag
+from truenorm.torch.tracking.tracker import Tracker
 
 PADDING_LAYERS = (
     nn.modules.conv._ConvNd,
@@ -168,20 +171,17 @@ def _position_axes(module: Any, x: Tensor) -> set[int] | None:
 
 
 def _valid_and_lengths(tracker: Tracker, module: Any, x: Tensor, tag: Tag) -> tuple[Any, Any]:
-    """valid and lengths for a layer: lengths where it takes them for this shape, which is faster, else a mask."""
-    axis = 1 if isinstance(module, (LayerNorm, RMSNorm)) else 2
-    if tag.batch == 0 and x.dim() == 3 and not isinstance(module, Normalize):
-        extent = tag.extents.get(axis)
-        if extent is not None and len(tag.extents) == 1 and not isinstance(extent, Gaps):
-            return None, tracker.lengths_on(extent, x.device)
+    """valid and lengths for a layer."""
     _check_normalized_axes(tracker, module, x, tag)
-    return ~tracker.mask(tag, x.device), None
+    if isinstance(module, Normalize):
+        return ~tracker.mask(tag, x.device), None
+    return valid_or_lengths(tracker, x, tag, 1 if isinstance(module, (LayerNorm, RMSNorm)) else 2)
 
 
 def _check_normalized_axes(tracker: Tracker, module: Any, x: Tensor, tag: Tag) -> None:
     if isinstance(module, (LayerNorm, RMSNorm)):
         first = x.dim() - len(module.normalized_shape)
-        if any(factor.role is not None for axis in tag.axes[first:] for factor in axis):
+        if any(map(has_role, tag.axes[first:])):
             raise ValueError(
                 f"padded: {tracker.place(module)} normalizes over positions, with a weight for each, got "
                 f"{tuple(x.shape)} with positions on axis {min(tag.extents, default=first)}. A shorter sequence alone "

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from truenorm.torch.tracking.positions import has_role
+from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.registry import rule
-from truenorm.torch.tracking.tag import Lost, Padding, Tag, broadcast
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import Lost, Padding, Tag, broadcast, has_role
+from truenorm.torch.tracking.tracker import Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

@@ -16,7 +16,7 @@ from truenorm.torch import functional as ragged
 from truenorm.torch.tracking.convolution import without_positions
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import rule
-from truenorm.torch.tracking.tag import Gaps, Lost, Padding, Tag
+from truenorm.torch.tracking.tag import Lost, Padding, Tag, has_role
 from truenorm.torch.tracking.tracker import Tracker
 
 BATCH = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
@@ -60,20 +60,17 @@ def norm(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         tracker.set(result, tag.having(Padding.ANY))
         return result
     given.pop("cudnn_enabled", None)
-    axis = 1 if by_row else 2
-    extent = tag.extents.get(axis)
-    if (
-        tag.batch == 0
-        and x.dim() == 3
-        and len(tag.extents) == 1
-        and extent is not None
-        and not isinstance(extent, Gaps)
-    ):
-        result = function(**given, lengths=tracker.lengths_on(extent, x.device))
-    else:
-        result = function(**given, valid=~tracker.mask(tag, x.device))
+    valid, lengths = valid_or_lengths(tracker, x, tag, 1 if by_row else 2)
+    result = function(**given, valid=valid, lengths=lengths)
     tracker.set(result, tag.having(Padding.ZERO))
     return result
+
+
+def valid_or_lengths(tracker: Tracker, x: Tensor, tag: Tag, axis: int) -> tuple[Tensor | None, Tensor | None]:
+    """What a norm takes: lengths along this axis of x (b, ...) with three axes, which is faster, or else a mask."""
+    if tag.batch == 0 and x.dim() == 3 and set(tag.extents) == set(tag.lengths) == {axis}:
+        return None, tracker.lengths_on(tag.lengths[axis], x.device)
+    return ~tracker.mask(tag, x.device), None
 
 
 def _positions(tracker: Tracker, func: Any, x: Tensor, first: int | None) -> Tag | None:
@@ -85,7 +82,7 @@ def _positions(tracker: Tracker, func: Any, x: Tensor, first: int | None) -> Tag
         raise tracker.lost_error(x, found, func)
     if not isinstance(found, Tag) or not found.is_ragged:
         return None
-    if first is not None and any(factor.role is not None for axis in found.axes[first:] for factor in axis):
+    if first is not None and any(map(has_role, found.axes[first:])):
         raise ValueError(
             f"padded: {tracker.place(func)} normalizes over the batch or positions of {tuple(x.shape)}, so a sequence "
             "alone does not fit it. Normalize over channels only."

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from truenorm.torch.tracking.alone import alone
+from truenorm.torch.tracking.alone import alone, alone_by_row
 from truenorm.torch.tracking.convolution import after, positions_of, spread, without_positions
+from truenorm.torch.tracking.counts import has_count, of_sequence
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import Padding, Tag
 from truenorm.torch.tracking.tracker import Tracker
@@ -50,6 +51,15 @@ def _lengths_after(tag: Tag, result: Tensor, given: dict[str, Any], count: int, 
     )
 
 
+def _of_each(tracker: Tracker, func: Any, x: Tensor, tag: Tag, given: dict[str, Any]) -> Any:
+    """With windows as long as the sequence: one result for each."""
+    result = alone_by_row(tracker, func, x, tag, lambda one, row: func(one, **of_sequence(given, row)))
+    made = tracker.tag(result)
+    if made is not None and all(set(found) <= {0, 1} for found in made.lengths.values()):
+        tracker.set(result, made.with_lengths({}, result.shape, Padding.FINITE))
+    return result
+
+
 @rule(
     *named("max_pool1d max_pool2d max_pool3d"),
     *named("max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices"),
@@ -61,6 +71,8 @@ def max_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[st
     tag = positions_of(tracker, func, x, count)
     if tag is None:
         return without_positions(tracker, x, func(x, **given))
+    if has_count(given):
+        return _of_each(tracker, func, x, tag, given)
     lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     result = func(tracker.fill(x, tag, lowest), **given)
     first = result[0] if isinstance(result, tuple) else result
@@ -75,6 +87,8 @@ def mean_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     tag = positions_of(tracker, func, x, count)
     if tag is None:
         return without_positions(tracker, x, func(x, **given))
+    if has_count(given):
+        return _of_each(tracker, func, x, tag, given)
     sides = any(spread(given.get("padding", 0), count))
     divisors_differ = given.get("ceil_mode", False) or (sides and not given.get("count_include_pad", True))
     if divisors_differ and given.get("divisor_override") is None:
@@ -117,6 +131,8 @@ def adaptive_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: di
     sizes = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,) * count
     if set(sizes) == {1} and len(tag.lengths) == len(tag.extents) and "avg" in func.__name__:
         return _mean_of_all(tracker, x, tag)
+    if has_count(given):
+        return alone_by_row(tracker, func, x, tag, lambda one, row: func(one, **of_sequence(given, row)))
     fixed = all(sizes[axis - 2] is not None for axis in tag.extents)
     return alone(tracker, func, x, tag, lambda one: func(one, **given), fixed=fixed)
 
@@ -153,6 +169,8 @@ def interpolate(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
         return result
     scale = given.get("scale_factor")
     mode = given.get("mode", "bilinear" if func is functional.upsample_bilinear else "nearest")
+    if has_count(given):
+        return alone_by_row(tracker, func, x, tag, lambda one, row: func(one, **of_sequence(given, row)))
     if scale is None:
         sizes = given["size"]
         sizes = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,) * count

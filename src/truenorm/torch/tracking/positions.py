@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from truenorm.torch.tracking.alone import alone, cat_positions
+from truenorm.torch.tracking.alone import alone, alone_by_row, cat_positions
+from truenorm.torch.tracking.calls import tensors_in
+from truenorm.torch.tracking.counts import as_count, has_count, of_sequence
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
+from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import (
     BATCH,
     OPEN,
@@ -22,22 +26,16 @@ from truenorm.torch.tracking.tag import (
     Padding,
     Role,
     Tag,
+    has_role,
     merge_roles,
     padding_in,
+    role_of,
+    size_of,
     take_rows,
 )
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.tracker import Tracker
 
 Arguments = tuple[Any, ...]
-
-
-def role_of(axis: Axis) -> Role:
-    """The role of an axis that is a single factor, else None."""
-    return axis[0].role if len(axis) == 1 else None
-
-
-def has_role(axis: Axis) -> bool:
-    return any(factor.role is not None for factor in axis)
 
 
 # ---- parts ----
@@ -125,11 +123,23 @@ def _cat_masks(
     if batch is None or any(tag is not None and tag.batch != batch for tag in tags):
         lost: Tensor = tracker.lose(result, func, "the sequences share an axis with something else")
         return lost
-    valid = [torch.ones(result.shape[batch], one.shape[axis], dtype=torch.bool, device=one.device) for one in tensors]
-    for i, tag in enumerate(tags):
-        if tag is not None and has_role(tag.axes[axis]):
-            valid[i] = ~tracker.mask(Tag((tag.axes[batch], tag.axes[axis])), tensors[i].device)
-    new[axis] = (Factor(result.shape[axis], Gaps(torch.cat(valid, 1))),)
+    rows, device = new[batch], result.device
+    parts = [
+        tag.axes[axis] if tag is not None else (Factor(one.shape[axis]),)
+        for one, tag in zip(tensors, tags, strict=True)
+    ]
+
+    def valid() -> Tensor:
+        ones = torch.ones(result.shape[batch], 1, dtype=torch.bool, device=device)
+        return torch.cat(
+            [
+                ~tracker.mask(Tag((rows, part)), device) if has_role(part) else ones.expand(-1, size_of(part))
+                for part in parts
+            ],
+            1,
+        )
+
+    new[axis] = (Factor(result.shape[axis], tracker.gaps((rows, *parts), valid)),)
     tracker.states[result] = Tag(tuple(new))
     return result
 
@@ -154,8 +164,10 @@ def _cat_batch(tracker: Tracker, func: Any, result: Tensor, states: list[Any], a
         return tracker.lose(result, func, "batches, of which some have no lengths")
     roles: dict[int, Role] = {axis: BATCH}
     for i in tags[0].extents:
-        gaps = [extent.valid for tag in tags if isinstance(extent := tag.extents[i], Gaps)]
-        roles[i] = Gaps(torch.cat(gaps)) if gaps else tuple(n for tag in tags for n in tag.lengths[i])
+        gaps = [extent for tag in tags if isinstance(extent := tag.extents[i], Gaps)]
+        roles[i] = tuple(n for tag in tags for n in tag.lengths.get(i, ()))
+        if gaps:
+            roles[i] = tracker.gaps(tuple(gaps), partial(torch.cat, [one.valid for one in gaps]))
     axes = tuple((Factor(size, roles.get(i)),) for i, size in enumerate(result.shape))
     tracker.states[result] = Tag(axes, min(tag.padding for tag in tags))
     return result
@@ -194,9 +206,10 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     given = {**dict(zip(("input", "pad", "mode", "value"), args, strict=False)), **kwargs}
     x: Tensor = given.pop("input")
     found = tracker.look(x)
+    given["pad"] = as_count(tracker, given["pad"])
     amounts = [int(one) for one in given["pad"]]
     if not isinstance(found, Tag):
-        result = func(x, **given)
+        result = func(x, **of_sequence(given, None))
         tracker.states[result] = found
         return result
     sides = {x.dim() - 1 - i: (amounts[2 * i], amounts[2 * i + 1]) for i in range(len(amounts) // 2)}
@@ -204,7 +217,9 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     ragged = {axis: both for axis, both in sides.items() if has_role(found.axes[axis])}
     mode = given.get("mode", "constant")
     if any(axis not in found.lengths for axis in ragged):
-        return tracker.lose(func(x, **given), func, "the batch, or positions with gaps")
+        return tracker.lose(func(x, **of_sequence(given, None)), func, "the batch, or positions with gaps")
+    if has_count(given["pad"]):
+        return alone_by_row(tracker, func, x, found, lambda one, row: func(one, **of_sequence(given, row)))
     constant = mode == "constant"
     if not constant and any(right or mode == "circular" for _, right in ragged.values()):
         return alone(tracker, func, x, found, lambda one: func(one, **given))
@@ -227,7 +242,19 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     return result
 
 
-@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp"), reads_inputs=True)
+@rule(*named("diff"))
+def diff(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Differences of neighbours: by the rules of x[1:], x[:-1] and their difference."""
+    given = {"n": 1, "dim": -1, **dict(zip(("input", "n", "dim", "prepend", "append"), args, strict=False)), **kwargs}
+    x = given["input"]
+    if given["n"] != 1 or given.get("prepend") is not None or given.get("append") is not None or x.dtype == torch.bool:
+        return tracker.call_unknown(func, args, kwargs)
+    axis = [slice(None)] * (given["dim"] % x.dim())
+    parts = [tracker.call(Tensor.__getitem__, (x, (*axis, one)), {}) for one in (slice(1, None), slice(None, -1))]
+    return tracker.call(torch.sub, tuple(parts), {})
+
+
+@rule(*named("cumsum cumprod cumsum_ cumprod_ logcumsumexp cummax cummin"), reads_inputs=True)
 def cumulate(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Each position depends on those before it, which are valid."""
     x = args[0]
@@ -242,7 +269,7 @@ def cumulate(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any
             args = (tracker.fill_unless_finite(x, found)[0], *args[1:])
         found = found.having(Padding.ANY)
     result = func(*args, **kwargs)
-    tracker.states[result] = found
+    tracker.set(result, found)
     return result
 
 

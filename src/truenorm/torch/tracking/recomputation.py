@@ -13,7 +13,8 @@ from torch import Tensor
 
 from truenorm.torch._compat import backward_pass
 from truenorm.torch.tracking.activation import Activation
-from truenorm.torch.tracking.tracker import State, States, Tracker
+from truenorm.torch.tracking.states import State, States
+from truenorm.torch.tracking.tracker import Tracker
 
 
 class Recording:

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from truenorm.torch.tracking.convolution import where
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
+from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import Lost, Padding, Tag, make_tag
-from truenorm.torch.tracking.tracker import MADE, Tracker
+from truenorm.torch.tracking.tracker import Tracker
 
 
 @rule(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, reads_inputs=True)
@@ -39,8 +41,7 @@ def recurrent(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     if found.batch != batch or set(found.lengths) != {axis}:
         raise ValueError(
             f"padded: {tracker.place(func)} reads {'(b, t, c)' if batch_first else '(t, b, c)'} with the valid "
-            f"positions first, got {tuple(x.shape)} with the batch on axis {found.batch} and positions on "
-            f"{sorted(found.extents)}."
+            f"positions first, got {tuple(x.shape)} with {where(found)}."
         )
     lengths = found.lengths[axis]
     # A packed sequence has at least one step: an empty one reads a zero, and its output is padding.

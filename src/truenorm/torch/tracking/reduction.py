@@ -16,8 +16,9 @@ from torch import Tensor
 
 from truenorm.torch.tracking.elementwise import elementwise
 from truenorm.torch.tracking.registry import named, rule
-from truenorm.torch.tracking.tag import BATCH, OPEN, Axis, Factor, Gaps, Lost, Padding, Tag
-from truenorm.torch.tracking.tracker import MADE, Tracker
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import BATCH, OPEN, Factor, Gaps, Lost, Padding, Tag, has_role
+from truenorm.torch.tracking.tracker import Tracker
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -53,7 +54,7 @@ def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     rest, options = _options(name, args[1:], kwargs)
     dims = _axes(options.get("dim"), x.dim())
     keepdim = bool(options.get("keepdim", False))
-    if not found.is_ragged or not any(_has_role(found.axes[dim]) for dim in dims):
+    if not found.is_ragged or not any(has_role(found.axes[dim]) for dim in dims):
         result = func(*args, **kwargs)
         zero = found.padding is not Padding.ZERO or name in KEEP_ZERO
         tracker.set(result, _reduced(found, dims, keepdim, found.padding if zero else Padding.FINITE))
@@ -65,6 +66,16 @@ def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     tag = _reduced(found, dims, keepdim, Padding.ANY)
     tracker.set(result, tag)
     return result
+
+
+@rule(*named("var_mean std_mean"))
+def reduce_both(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Two results, each by its own rule."""
+    name = func.__name__.removesuffix("_mean")
+    _, options = _options(name, args[1:], kwargs)
+    spread = tracker.call(getattr(torch, name), args[:1], options)
+    options = {key: one for key, one in options.items() if key != "correction"}
+    return spread, tracker.call(torch.mean, args[:1], options)
 
 
 def elementwise_of_two(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -100,10 +111,6 @@ def _axes(dim: Any, ndim: int) -> tuple[int, ...]:
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return tuple(range(ndim))
     return tuple(one % ndim for one in ((dim,) if isinstance(dim, int) else dim))
-
-
-def _has_role(axis: Axis) -> bool:
-    return any(factor.role is not None for factor in axis)
 
 
 def _refusal(tag: Tag, dims: Sequence[int]) -> str | None:
@@ -142,7 +149,7 @@ def _masked(
         del options["dim"]
         options.pop("keepdim", None)
     result = func(filled, *rest, **options)
-    if not _may_be_empty(tag, dims) or _neutral(name, x.dtype, rest) in (0.0, 1.0):
+    if not tag.may_be_empty(*dims) or _neutral(name, x.dtype, rest) in (0.0, 1.0):
         return result
     # Without any value: 0, and no gradient. The -inf of an empty maximum would become NaN in a layer behind it.
     empty = _count(tracker, tag, dims, x.device) == 0
@@ -150,11 +157,6 @@ def _masked(
     if isinstance(result, Tensor):
         return result.masked_fill(empty, 0)
     return type(result)((result[0].masked_fill(empty, 0), result[1]))
-
-
-def _may_be_empty(tag: Tag, dims: tuple[int, ...]) -> bool:
-    roles = [factor.role for dim in dims for factor in tag.axes[dim]]
-    return any(isinstance(role, Gaps) or (isinstance(role, tuple) and 0 in role) for role in roles)
 
 
 def _neutral(name: str, dtype: torch.dtype, rest: Args) -> float:
@@ -181,7 +183,7 @@ def _moments(
         deviation = tracker.fill(x - moment, tag.having(Padding.ANY))
         degrees = (count - (1 if correction is None else correction)).clamp(min=0)
         moment = deviation.square().sum(dims, keepdim=True) / degrees
-        if _may_be_empty(tag, dims):
+        if tag.may_be_empty(*dims):
             moment = moment.masked_fill(count == 0, 0)
         if name == "std":  # its gradient is 0 where it is 0, as torch's is
             moment = moment.masked_fill(moment == 0, 1).sqrt().masked_fill(moment == 0, 0)

@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import attribute, named, rule
-from truenorm.torch.tracking.tag import Axis, Factor, Tag, regroup
-from truenorm.torch.tracking.tracker import MADE, Tracker, tensors_in
+from truenorm.torch.tracking.relative_shift import after_view
+from truenorm.torch.tracking.states import MADE
+from truenorm.torch.tracking.tag import Axis, Factor, Tag, has_role, regroup
+from truenorm.torch.tracking.tracker import Tracker
 
 
 def moved(
@@ -84,7 +87,7 @@ def numbers(given: Sequence[Any]) -> list[int]:
 @rule(*named("view reshape view_as reshape_as flatten unflatten ravel squeeze squeeze_"), reads_inputs=True)
 def view(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The elements in the same order: the batch and the positions survive if no axis cuts through them."""
-    found = tracker.look(args[0])
+    found, noted = tracker.look(args[0]), len(tracker.notes.mixed)
     result = func(*args, **kwargs)
     if isinstance(found, Fresh):
         axes = regroup(found.axes, result.shape)
@@ -92,10 +95,12 @@ def view(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     elif isinstance(found, Tag):
         axes = regroup(found.axes, result.shape)
         if axes is None and found.is_ragged:
-            return tracker.lose(result, func, f"from {tuple(args[0].shape)} to {tuple(result.shape)}")
-        tracker.states[result] = MADE if axes is None else Tag(axes, found.padding)
+            tracker.lose(result, func, f"from {tuple(args[0].shape)} to {tuple(result.shape)}")
+        else:
+            tracker.states[result] = MADE if axes is None else Tag(axes, found.padding)
     else:
         tracker.states[result] = found
+    after_view(tracker, args[0], found, result, noted)
     return result
 
 
@@ -121,7 +126,7 @@ def expand(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         for axis in range(-x.dim(), 0):
             if x.shape[axis] == result.shape[axis]:
                 new[axis] = found.axes[axis]
-            elif any(factor.role is not None for factor in found.axes[axis]):
+            elif has_role(found.axes[axis]):
                 if isinstance(found, Fresh):
                     tracker.states[result] = tracker.unknown(func, found)
                     return result
@@ -147,7 +152,7 @@ def view_as_pairs(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: di
     found = tracker.look(args[0])
     result = func(*args, **kwargs)
     if isinstance(found, (Tag, Fresh)):
-        if func is torch.view_as_complex and any(factor.role is not None for factor in found.axes[-1]):
+        if func is torch.view_as_complex and has_role(found.axes[-1]):
             if isinstance(found, Tag):
                 return tracker.lose(result, func, "pairs of positions")
             tracker.states[result] = tracker.unknown(func, found)

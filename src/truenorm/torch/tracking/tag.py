@@ -115,6 +115,24 @@ Axis = tuple[Factor, ...]
 NO_SIZES: frozenset[int] = frozenset()
 
 
+def has_role(axis: Axis) -> bool:
+    """Whether an axis is the batch or positions, or has them in it."""
+    return any(factor.role is not None for factor in axis)
+
+
+def has_batch(axis: Axis) -> bool:
+    return any(factor.role is BATCH for factor in axis)
+
+
+def role_of(axis: Axis) -> Role:
+    """The role of an axis that is a single factor, else None."""
+    return axis[0].role if len(axis) == 1 else None
+
+
+def size_of(axis: Axis) -> int:
+    return math.prod(factor.size for factor in axis)
+
+
 class Padding(IntEnum):
     """What the padding of a tensor holds, as far as is known. The larger one implies the smaller."""
 
@@ -181,7 +199,7 @@ class Tag:
     @cached_property
     def is_merged(self) -> bool:
         """Whether an axis holds the batch or positions and something else."""
-        return any(len(axis) > 1 and any(factor.role is not None for factor in axis) for axis in self.axes)
+        return any(len(axis) > 1 and has_role(axis) for axis in self.axes)
 
     @cached_property
     def batch_size(self) -> int | None:
@@ -196,6 +214,11 @@ class Tag:
             for axis in self.axes
             for factor in axis
         )
+
+    def may_be_empty(self, *axes: int) -> bool:
+        """Whether a sequence may have no valid position on one of these axes."""
+        roles = [factor.role for axis in axes for factor in self.axes[axis]]
+        return any(isinstance(role, Gaps) or (isinstance(role, tuple) and 0 in role) for role in roles)
 
     def having(self, padding: Padding) -> Tag:
         """The same axes with other padding. What was computed of them is taken over."""
@@ -220,7 +243,7 @@ class Tag:
     def with_lengths(self, lengths: dict[int, Lengths], shape: Sequence[int], padding: Padding) -> Tag:
         """After an operation that changes positions and channels: new sizes, and new lengths of the ragged axes."""
         axes = tuple(
-            (Factor(size, lengths[i]),) if i in lengths else axis if i == self.batch else (Factor(size),)
+            (Factor(size, lengths[i]),) if i in lengths else axis if has_batch(axis) else (Factor(size),)
             for i, (axis, size) in enumerate(zip(self.axes, shape, strict=True))
         )
         return Tag(axes, padding)
@@ -361,9 +384,9 @@ def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | N
         for tag in tags:
             if -axis <= len(tag.axes):
                 other = tag.axes[axis]
-                if not any(factor.role is not None for factor in other):
+                if not has_role(other):
                     continue
-                if math.prod(factor.size for factor in other) != shape[axis]:
+                if size_of(other) != shape[axis]:
                     return None  # one position for all: whether it is valid differs by sequence
                 merged = merge_roles(found, other)
                 if merged is None:
@@ -413,8 +436,7 @@ def make_mask(axes: Sequence[Axis], device: torch.device) -> Tensor:
     sizes: list[int] = []
     merged: list[int] = []
     for axis in axes:
-        has_role = any(factor.role is not None for factor in axis)
-        if len(axis) > 1 and has_role:
+        if len(axis) > 1 and has_role(axis):
             sizes += [factor.size for factor in axis]
         else:
             sizes += list(mask.shape[len(sizes) : len(sizes) + len(axis)])

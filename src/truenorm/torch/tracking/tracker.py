@@ -21,8 +21,6 @@ from truenorm.torch.tracking.report import Notes
 from truenorm.torch.tracking.states import MADE, State, States
 from truenorm.torch.tracking.tag import OPEN, Extent, Factor, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
 
-__all__ = ["MADE", "State", "States", "Tracker", "name_of", "tensors_in"]
-
 WITHOUT_TENSORS = {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device}
 SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -36,15 +34,19 @@ class Tracker:
         self.first: tuple[int, ...] | None = None  # positions of the first input that the running model has read
         self.states = States()
         self.parts: Any = WeakTensorKeyDictionary()  # tensors that are views outside of `padded`, but not inside
+        self.shifts: Any = WeakTensorKeyDictionary()  # tensors between the steps of `relative_shift.py`
+        self.scalars: Any = WeakTensorKeyDictionary()  # tensors of one number of positions: those of each sequence
         self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
         # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
         self.first_look: Callable[[Tensor], State] = self._first_look
+        self.is_first_look = False
         self.recording = False  # inside a checkpoint whose recomputation will be followed
         self.modules: list[nn.Module] = []  # that are being called, the outermost first
         self.paused: nn.Module | None = None  # the module whose inside is not followed
         self.pending: Callable[[Any], None] | None = None  # what to do with its output
         self.notes = Notes()
         self._masks: dict[Any, Tensor] = {}
+        self._gaps: dict[tuple[Any, ...], Gaps] = {}
         self._constants: dict[nn.Module, set[int]] = {}
 
     # ---- what users call ----
@@ -75,7 +77,11 @@ class Tracker:
         """The state of a tensor."""
         found: State | None = self.states.get(x)
         if found is None:
-            found = self.states[x] = self.first_look(x)
+            self.is_first_look = True
+            try:
+                found = self.states[x] = self.first_look(x)
+            finally:
+                self.is_first_look = False
         if type(found) is Fresh and found.source.tag is not None:
             found = self.states[x] = found.resolve()
         return found
@@ -294,7 +300,11 @@ class Tracker:
 
     def lengths_on(self, lengths: Lengths, device: torch.device) -> Tensor:
         """Lengths as a tensor."""
-        return self._kept((lengths, device), lambda: torch.tensor(lengths, device=device))
+        return self.numbers_on(lengths, device)
+
+    def numbers_on(self, numbers: tuple[Any, ...], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+        """A number for each sequence as a tensor."""
+        return self._kept((numbers, device, dtype), lambda: torch.tensor(numbers, device=device, dtype=dtype))
 
     def _kept(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
         """A tensor of the context. Also one that is made in inference mode may be used with gradients later."""
@@ -303,6 +313,13 @@ class Tracker:
             with torch.inference_mode(False), torch.no_grad():
                 found = self._masks[key] = make()
         return found
+
+    def gaps(self, parts: tuple[Any, ...], valid: Callable[[], Tensor]) -> Gaps:
+        """Positions with gaps that were put together of these parts. Of the same parts it is the same object."""
+        if parts not in self._gaps:
+            with torch.inference_mode(False), torch.no_grad():
+                self._gaps[parts] = Gaps(valid())
+        return self._gaps[parts]
 
     def fill(self, x: Tensor, tag: Tag, value: float = 0.0) -> Tensor:
         """x with its padding set to a value. Its gradient there is 0."""
@@ -411,15 +428,15 @@ class Tracker:
     def copy(self) -> Tracker:
         """A tracker of the same lengths and masks that has seen no tensor."""
         new = Tracker(self.extents, self.batch_size, self.along)
-        new._masks = self._masks
+        new._masks, new._gaps = self._masks, self._gaps
         return new
 
     def close(self) -> None:
         """Forget all tensors."""
         self.states = States()
-        self.parts = WeakTensorKeyDictionary()
+        self.parts, self.shifts, self.scalars = (WeakTensorKeyDictionary() for _ in range(3))
         self.modules, self.paused, self.pending = [], None, None
-        self._masks, self._constants = {}, {}
+        self._masks, self._gaps, self._constants = {}, {}, {}
 
 
 def _longest(extent: Extent) -> int:

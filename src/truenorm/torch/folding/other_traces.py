@@ -1,4 +1,4 @@
-"""Other ways through a module than that of the example, on which a norm and its layer must stay together as well.
+"""Other paths through a module than that of the example, on which a norm and its layer must stay together as well.
 
     arguments   each flag and optional argument of the forward is traced as a symbol, on both sides of every condition;
                 a tensor that may be left out is also left out
@@ -23,18 +23,18 @@ import torch
 from torch import fx, nn
 from torch.fx.proxy import TraceError
 
-from truenorm.torch.folding.connections import Call, Part, Tracer, Way, remove_identities, tensors_in, trace_way
+from truenorm.torch.folding.connections import Call, Part, Trace, Tracer, list_tensors, remove_identities, trace_call
 
-WAYS = 16  # of one argument, and conditions on one way
-REFUSALS = (ValueError, NotImplementedError, AssertionError)  # how code refuses an argument: no way leads through it
+MOST_TRACES = 16  # of one argument, and conditions on one path
+REFUSALS = (ValueError, NotImplementedError, AssertionError)  # how code refuses an argument: no path leads through it
 
 
-def other_ways(part: Part) -> Iterator[tuple[str, Way | str]]:
-    """When another way is taken, and that way; or why it is not known."""
+def other_traces(part: Part) -> Iterator[tuple[str, Trace | str]]:
+    """When another path is taken, and its trace; or why it is not known."""
     for when, call in _other_calls(part.call):
-        yield from ((when, way) for way in _ways(part, call))
+        yield from ((when, trace) for trace in _traces(part, call))
     with _other_mode(part.module):
-        yield from (("in the other training mode", way) for way in _ways(part, part.call))
+        yield from (("in the other training mode", trace) for trace in _traces(part, part.call))
 
 
 def _other_calls(call: Call) -> Iterator[tuple[str, Call]]:
@@ -49,7 +49,7 @@ def _other_calls(call: Call) -> Iterator[tuple[str, Call]]:
     for name, parameter in signature.parameters.items():
         if parameter.kind in variable:
             continue
-        if not tensors_in(bound.arguments[name]):
+        if not list_tensors(bound.arguments[name]):
             flags.append(name)
             yield f"for another {name!r}", _changed(call, bound, {name: torch.empty(0)})
         elif parameter.default is not inspect.Parameter.empty:
@@ -89,21 +89,21 @@ class _BranchingTracer(Tracer):
         self.answers, self.asked = answers, 0
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        if self.asked == WAYS:
-            raise TraceError(f"it has more than {WAYS} conditions")
+        if self.asked == MOST_TRACES:
+            raise TraceError(f"it has more than {MOST_TRACES} conditions")
         if self.asked == len(self.answers):
             self.answers.append(True)
         self.asked += 1
         return self.answers[self.asked - 1]
 
 
-def _ways(part: Part, call: Call) -> Iterator[Way | str]:
+def _traces(part: Part, call: Call) -> Iterator[Trace | str]:
     answers: list[bool] = []
-    for _ in range(WAYS):
+    for _ in range(MOST_TRACES):
         try:
-            way = trace_way(part.name, call, _BranchingTracer(answers))
-            remove_identities(way)
-            yield way
+            trace = trace_call(part.name, call, _BranchingTracer(answers))
+            remove_identities(trace)
+            yield trace
         except Exception as error:  # anything that the code of the model may raise
             if isinstance(error, TraceError) or not isinstance(error, REFUSALS):
                 text = next(iter(str(error).strip().splitlines()), "")
@@ -114,7 +114,7 @@ def _ways(part: Part, call: Call) -> Iterator[Way | str]:
         if not answers:
             return
         answers[-1] = False
-    yield f"{type(call.module).__name__}.forward has more than {WAYS} ways"
+    yield f"{type(call.module).__name__}.forward has more than {MOST_TRACES} paths"
 
 
 # ---- methods ----
@@ -156,10 +156,10 @@ def _names(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*inner)
 
 
-Path = tuple[str | int | None, ...]  # attributes and indices from self on; None: some index
+AttributePath = tuple[str | int | None, ...]  # attributes and indices from self on; None: some index
 
 
-def _called_paths(function: FunctionType) -> list[Path]:
+def _called_paths(function: FunctionType) -> list[AttributePath]:
     """What a method calls: self.conv(x), self.body[0](x), and variables that come from self.body."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -173,7 +173,7 @@ def _called_paths(function: FunctionType) -> list[Path]:
     for node in nodes:
         source: ast.expr | None = None
         targets: list[ast.expr] = []
-        step: Path = ()
+        step: AttributePath = ()
         if isinstance(node, ast.For | ast.comprehension):
             source, targets, step = node.iter, [node.target], (None,)
         elif isinstance(node, ast.Assign):
@@ -185,7 +185,7 @@ def _called_paths(function: FunctionType) -> list[Path]:
     return [path for path in found if path]
 
 
-def _path(node: ast.AST, this: tuple[str, ...]) -> Path | None:
+def _path(node: ast.AST, this: tuple[str, ...]) -> AttributePath | None:
     """self.body[0] as ("body", 0); None if it does not begin with self."""
     if isinstance(node, ast.Name):
         return () if node.id in this else None
@@ -200,7 +200,7 @@ def _path(node: ast.AST, this: tuple[str, ...]) -> Path | None:
     return None
 
 
-def _follow(module: nn.Module, path: Path) -> list[nn.Module]:
+def _follow(module: nn.Module, path: AttributePath) -> list[nn.Module]:
     """The modules at this path: none if it leads to something else."""
     found = [module]
     for step in path:

@@ -144,14 +144,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "lengths that may be given": (
         Lengths, X, "called with lengths: a folded layer does not set padding to 0, for another 'lengths'" + ENDS),
     "lengths that are None": (Explicit, X, "called with lengths: a folded layer does not set padding to 0"),
-    "many ways": (
+    "many paths": (
         Many, X,
         "Many.forward cannot be traced: TraceError: it has more than 16 conditions, for another 'number'" + ENDS),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_another_way_would_lose_the_norm(case: str) -> None:
+def test_another_path_would_lose_the_norm(case: str) -> None:
     make, example, reason = REFUSED[case]
     model = fill(make())
     before = fingerprint(model)
@@ -181,7 +181,7 @@ def test_a_method_that_calls_layers_in_a_loop() -> None:
 
 
 class Harmless(Base):
-    """Other ways and methods on which the pairs stay together."""
+    """Other paths and methods on which the pairs stay together."""
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, scale: float = 1.0, mode: str = "a", twice: bool = False
@@ -214,7 +214,7 @@ class Harmless(Base):
         self.conv.requires_grad_(False)
 
 
-def test_other_ways_that_keep_the_norm_are_no_obstacle() -> None:
+def test_other_paths_that_keep_the_norm_are_no_obstacle() -> None:
     model = fill(Harmless()).double()
     original, x = copy.deepcopy(model), X.double()
     report = tnt.fold(model, x)

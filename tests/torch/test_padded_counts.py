@@ -1,0 +1,222 @@
+"""Numbers of positions inside `padded`: x.shape[2] is the length of each sequence where a rule uses it."""
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from alone import assert_as_alone
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from torch_data import normal
+
+import truenorm.torch as tnt
+from truenorm.torch.tracking.counts import Count, Ratio, make_number, of_sequence
+
+LENGTHS = [19, 8, 13]
+
+
+class Between(nn.Module):
+    """A function between two convolutions, the first of which makes its input ragged."""
+
+    def __init__(self, function: Callable[..., Any], behind: int | None) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.before = nn.Conv1d(3, 4, 3, padding=1)
+        self.function = function
+        self.behind = nn.Identity() if behind is None else nn.Conv1d(behind, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.behind(self.function(self.before(x)))
+
+
+def fill_to(y: Tensor, other: Tensor) -> Tensor:
+    """y in the middle of zeros, as long as other."""
+    missing = other.size(2) - y.size(2)
+    return functional.pad(y, (missing // 2, missing - missing // 2))
+
+
+def fill_frames(y: Tensor, kernel: Tensor, stride: Tensor) -> Tensor:
+    """To whole frames, as EnCodec does, whose kernel sizes and strides are buffers."""
+    frames = torch.ceil((y.shape[-1] - kernel) / stride + 1).to(torch.int64) - 1
+    return functional.pad(y, (0, frames * stride + kernel - y.shape[-1]))  # type: ignore[arg-type]
+
+
+def middle(y: Tensor, size: int) -> Tensor:
+    begin = (y.shape[2] - size) // 2
+    return y[:, :, begin : begin + size]
+
+
+def change(y: Tensor, function: Callable[[Tensor], Any]) -> Tensor:
+    y = y.clone()
+    function(y)
+    return y
+
+
+def assign(y: Tensor, part: slice, value: float) -> None:
+    y[:, :, part] = value
+
+
+POSITIONS: dict[str, Callable[..., Any]] = {
+    "less its mean": lambda y: y - y.sum(2, keepdim=True) / y.shape[2],
+    "times a root": lambda y: y * y.shape[-1] ** -0.5,
+    "a number first": lambda y: y.size(2) - 2 * y.size(2) * y,
+    "the last three of the first half": lambda y: y[:, :, : y.shape[2] // 2][:, :, -3:],
+    "from the end to a half": lambda y: y[:, :, -6 : y.shape[2] - 1],
+    "into the first half": lambda y: change(y, lambda z: z[:, :, : z.shape[2] // 2].mul_(2)),
+    "assigned to the second half": lambda y: change(y, lambda z: assign(z, slice(z.shape[2] // 2, None), 3.0)),
+    "assigned to the first third": lambda y: change(y, lambda z: assign(z, slice(z.shape[2] // 3), 3.0)),
+    "in place": lambda y: y.clone().div_(y.size(dim=2)),
+    "divided by positions": lambda y: y.shape[2] / (y.square() + 1),
+    "the first half": lambda y: y[:, :, : y.shape[2] // 2],
+    "all but a third": lambda y: y[..., : -(y.shape[2] // 3)],
+    "the second half": lambda y: y[:, :, y.shape[2] // 2 :],
+    "the middle": lambda y: middle(y, 5),
+    "the middle half": lambda y: middle(y, y.shape[2] // 2),
+    "every second": lambda y: y[:, :, : y.shape[2] // 2 * 2 : 2],
+    "a third, rounded up": lambda y: y[:, :, : math.ceil(y.shape[2] / 3)],
+    "narrow": lambda y: y.narrow(2, 1, y.shape[2] - 3),
+    "narrow from the middle": lambda y: y.narrow(2, y.shape[2] // 2, 3),
+    "to a multiple": lambda y: functional.pad(y, (0, -y.shape[2] % 5)),
+    "to a multiple, windows": lambda y: functional.pad(y, (0, -y.shape[2] % 5)).unflatten(2, (-1, 5)).mean(3),
+    "to a multiple and back": lambda y: functional.pad(y, (0, -y.shape[2] % 5)).exp()[:, :, : y.shape[2]],
+    "not to a multiple": lambda y: functional.pad(y, (0, y.shape[2] % 5)),
+    "reflected": lambda y: functional.pad(y, (y.shape[2] // 4, y.shape[2] // 5), mode="reflect"),
+    "to whole frames": lambda y: fill_frames(y, torch.tensor(3), torch.tensor(4)),
+    "as long as another": lambda y: y + fill_to(y[:, :, 1::2], y),
+    "interpolated": lambda y: functional.interpolate(y[:, :, ::2], size=y.shape[2]) + y,
+    "interpolated linearly": lambda y: functional.interpolate(y[:, :, ::3], size=y.shape[-1], mode="linear"),
+    "adaptive": lambda y: functional.adaptive_avg_pool1d(y, y.shape[2] // 2),
+    "a mean, repeated": lambda y: functional.avg_pool1d(y, y.shape[2]).expand_as(y) * y,
+    "windows of a quarter": lambda y: functional.max_pool1d(y, y.shape[2] // 4, stride=1),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_numbers_of_positions(name: str) -> None:
+    assert_as_alone(Between(POSITIONS[name], 4).double(), normal(3, 3, 19, dtype=torch.float64), LENGTHS, out=2)
+
+
+SEQUENCES: dict[str, Callable[..., Any]] = {
+    "mean": lambda y: y.sum(2) / y.shape[2],
+    "mean of two": lambda y: y.sum((1, 2)) / (y.shape[1] * y.shape[2]),
+    "mean by multiplication": lambda y: (1 / y.shape[2]) * y.sum(2),
+    "covariance": lambda y: (y @ y.mT / (y.shape[2] - 1)).flatten(1),
+    "maximum": lambda y: functional.max_pool1d(y, kernel_size=y.size(2)).squeeze(2),
+    "mean by pooling": lambda y: functional.avg_pool1d(y, y.shape[-1]).view(len(y), -1),
+    "a window of all": lambda y: functional.avg_pool1d(y, y.shape[-1])[:, :, 0],
+    "middle": lambda y: y[:, :, y.shape[2] // 2],
+    "last": lambda y: y[:, :, y.shape[2] - 1],
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_results_without_positions(name: str) -> None:
+    assert_as_alone(Between(SEQUENCES[name], None).double(), normal(3, 3, 19, dtype=torch.float64), LENGTHS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_dtype_stays(dtype: torch.dtype) -> None:
+    model = Between(lambda y: y.mean(2) / y.shape[2], None).to(dtype)
+    x = normal(2, 3, 300).to(dtype)
+    with tnt.padded(lengths=[300, 203]):
+        y = model(x)
+    assert y.dtype == dtype
+    torch.testing.assert_close(y[1:], model(x[1:, :, :203]), rtol=2e-2, atol=1e-4)
+
+
+def test_an_empty_sequence_has_no_gradient() -> None:
+    model = Between(lambda y: y.sum(2) / y.shape[2], None)
+    with tnt.padded(lengths=[5, 0]):
+        y = model(normal(2, 3, 5))
+    y.sum().backward()
+    assert y[1].tolist() == [0.0] * 4
+    assert model.before.weight.grad is not None
+    assert model.before.weight.grad.isfinite().all()
+
+
+def test_checkpoints_compute_again_with_the_same_numbers() -> None:
+    def divide(y: Tensor) -> Tensor:
+        t = y.shape[2]
+        return y.exp() / t
+
+    def model(y: Tensor) -> Tensor:
+        y = checkpoint(divide, y, use_reentrant=False, context_fn=tnt.padded.recomputation)
+        return y.sum(2)
+
+    x = normal(2, 3, 9, dtype=torch.float64)
+    assert_as_alone(Between(model, None).double(), x, [9, 4])
+
+
+CONDITIONS: dict[str, Callable[[Tensor], Any]] = {
+    "odd": lambda y: y[:, :, 1:] if y.shape[2] % 2 else y,
+    "no remainder": lambda y: y if not y.shape[2] % 2 else y[:, :, 1:],
+    "long": lambda y: y[:, :, 1:] if y.shape[2] > 10 else y,
+    "short": lambda y: y[:, :, 1:] if 9 <= y.size(2) else y,  # noqa: SIM300 - the number second
+    "a fraction": lambda y: y[:, :, 1:] if y.shape[2] / 3 > 4.5 else y,
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_conditions_that_sequences_alone_would_answer_otherwise_are_reported(name: str) -> None:
+    model = Between(CONDITIONS[name], None)
+    for lengths, mixed in (
+        ([19, 8], ("a condition in Between (on the number of positions: sequences alone would differ)",)),
+        ([19, 19], ()),
+    ):
+        with tnt.padded(lengths=lengths) as tracked:
+            model(normal(2, 3, 19))
+        assert tracked.report.mixed == mixed
+
+
+@pytest.mark.parametrize("make", [lambda t: torch.arange(t) / t, lambda t: torch.linspace(0, 1, t)])
+def test_tensors_that_are_others_for_each_sequence_are_reported(make: Callable[[int], Tensor]) -> None:
+    model = Between(lambda y: y * make(y.shape[2]), None)
+    with tnt.padded(lengths=[9, 4]) as tracked:
+        model(normal(2, 3, 9))
+    (found,) = tracked.report.mixed
+    assert found.endswith("in Between (a number of positions, which is another one for each sequence)")
+
+
+def test_comparisons_of_shapes_and_other_uses_are_not_reported() -> None:
+    def function(y: Tensor) -> Tensor:
+        mask = torch.ones(y.shape[2], y.shape[2])
+        assert tuple(y.shape) == (2, 4, mask.shape[0])
+        assert y.shape[2] != 7
+        assert {y.shape[2]: 1}[9] == 1
+        return y.view(y.shape[0], 2, 2, y.shape[2]).reshape(y.size()) + torch.zeros(y.shape[2])
+
+    with tnt.padded(lengths=[9, 4]) as tracked:
+        Between(function, 4)(normal(2, 3, 9))
+    assert tracked.report.mixed == ()
+
+
+def test_a_number_keeps_its_values_through_arithmetic() -> None:
+    t = make_number(9, (9, 4, 0))
+    assert (type(t), t, t.each) == (Count, 9, (9, 4, 0))
+    for function, value, each in (
+        (lambda t: 2 * t + 1, 19, (19, 9, 1)),
+        (lambda t: -t % 4, 3, (3, 0, 0)),
+        (lambda t: 10 - t // 2, 6, (6, 8, 10)),
+        (lambda t: t * t - t, 72, (72, 12, 0)),
+        (lambda t: math.floor(t / 2), 4, (4, 2, 0)),
+        (lambda t: round(t / 4), 2, (2, 1, 0)),
+        (lambda t: 36 / t, 4.0, (4.0, 9.0, 0)),
+        (lambda t: abs(3 - t), 6, (6, 1, 3)),
+    ):
+        found = function(t)
+        assert (type(found), found, found.each) == (Count if isinstance(value, int) else Ratio, value, each)
+    assert type(t * 0) is int  # the same for all
+    assert type(t + make_number(5, (5, 3))) is int  # of another batch
+    assert of_sequence({"size": (t, [t / 2, 3])}, 1) == {"size": (4, [2.0, 3])}
+
+
+@pytest.mark.parametrize("number", [make_number(9, (9, 4)), make_number(4.5, (4.5, 2.0))])
+def test_copies_and_pickles_are_plain_numbers(number: Any) -> None:
+    for one in (copy.deepcopy(number), pickle.loads(pickle.dumps(number))):
+        assert type(one) in (int, float)
+        assert one == number
