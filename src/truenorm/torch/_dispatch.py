@@ -315,7 +315,7 @@ def _run_other(
             _log("triton", str(tuple(x.shape)))
             return call.run(weight, bias)
         reason = call
-    return _run_operations(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding, reason, by_position)
+    return run_operations(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding, reason, by_position)
 
 
 def _log(choice: str, reason: str) -> None:
@@ -352,7 +352,7 @@ def shapes_match(
     return shape[0] >= 0 and all(one is None or one.shape == shape for one in parameters)
 
 
-def _run_operations(
+def run_operations(
     x: Tensor,
     norm: Norm,
     weight: Tensor | None,
@@ -435,50 +435,3 @@ def _is_by_position(
         and all(one is None or one.dtype is x.dtype for one in parameters)
         and (fixed is not None or valid is None or all(valid.shape[i] == 1 for i in mask.layout.reduced))
     )
-
-
-# ---- without autograd, for the operators of `_library` ----
-
-
-def compute(
-    x: Tensor,
-    norm: str,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    ragged: Ragged | None,
-    fixed: FixedStatistics | None,
-    padding: Padding,
-) -> tuple[Tensor, Tensor | None]:
-    """y, and the table of moments."""
-    found = find_call(x, (norm, None), weight, bias, ragged, fixed, padding)
-    if isinstance(found, str):
-        return _run_operations(x, norm_from_text(norm), weight, bias, ragged, fixed, padding, found)
-    x, call, plan, _ = found
-    y = _kernel.forward(x, weight, bias, call)
-    if fixed is not None:
-        return y, None
-    return y, _kernel.table_of(call).reshape(*plan.kernel.layout.statistics, 3)
-
-
-def compute_backward(
-    dy: Tensor,
-    x: Tensor,
-    norm: str,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    ragged: Ragged | None,
-    fixed: FixedStatistics | None,
-    padding: Padding,
-    table: Tensor,
-) -> _operations.Gradients:
-    """The gradients of `compute`, from the table that it returned."""
-    found = find_call(x, (norm, None), weight, bias, ragged, fixed, padding)
-    if not isinstance(found, str):
-        x, call, plan, _ = found
-        if fixed is None:
-            call.set_moments(table.reshape(-1, 3).numpy())
-        gradients = _kernel.backward(x, dy, weight, None if bias is None else bias.dtype, call, plan)
-        if gradients is not None:
-            return gradients
-    mask = to_mask(norm_from_text(norm), x, ragged)
-    return _operations.gradients(dy, x, mask, weight, bias, fixed, padding, None if fixed is not None else table)

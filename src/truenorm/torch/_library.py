@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from truenorm.core.inputs import Padding
 from truenorm.core.layout import layout_of
 from truenorm.core.norm import norm_from_text
 from truenorm.core.packed import packed_norm, rows_of
-from truenorm.torch import _compat
+from truenorm.torch import _compat, _kernel, _operations
 from truenorm.torch._formula import FixedStatistics, wire_dtype
-from truenorm.torch._inputs import Ragged
+from truenorm.torch._inputs import Ragged, to_mask
 
 TENSORS = (
     "Tensor x, Tensor? weight, Tensor? bias, Tensor? valid, Tensor? lengths, Tensor? offsets, Tensor? sample_weight, "
@@ -41,7 +42,7 @@ class Arguments(NamedTuple):
     mean: Tensor | None
     var: Tensor | None
     norm: str
-    padding: str
+    padding: Padding
 
     def ragged(self) -> Ragged | None:
         given = Ragged(self.valid, self.lengths, self.offsets, self.sample_weight)
@@ -70,7 +71,7 @@ def _refuse_forward_mode() -> None:
 def normalize(*values: Any) -> tuple[Tensor, Tensor]:
     _refuse_forward_mode()
     a = Arguments(*values)
-    y, table = _dispatch().compute(a.x, a.norm, a.weight, a.bias, a.ragged(), a.fixed(), a.padding)
+    y, table = _compute(a.x, a.norm, a.weight, a.bias, a.ragged(), a.fixed(), a.padding)
     if table is None:
         table = torch.empty(0, dtype=wire_dtype(a.x), device=a.x.device)
     return _with_strides_of(a.x, y), table.clone()
@@ -91,7 +92,7 @@ def _(*values: Any) -> tuple[Tensor, Tensor]:
 )
 def normalize_backward(dy: Tensor, table: Tensor, *values: Any) -> tuple[Tensor, Tensor, Tensor]:
     a = Arguments(*values)
-    found = _dispatch().compute_backward(dy, a.x, a.norm, a.weight, a.bias, a.ragged(), a.fixed(), a.padding, table)
+    found = _compute_backward(dy, a.x, a.norm, a.weight, a.bias, a.ragged(), a.fixed(), a.padding, table)
     dx, dweight, dbias = (a.x.new_empty(0) if one is None else one.contiguous() for one in found)
     return _with_strides_of(a.x, dx), dweight, dbias
 
@@ -139,3 +140,53 @@ def _statistics(a: Arguments) -> tuple[Any, ...]:
     statistics = layout_of.__wrapped__(norm, (1, *shape)).statistics
     # "b [t] c" has one for each sample, "[b] t c" at most one for each row.
     return (a.offsets.shape[0] - 1 if norm.axes[1].pieces[0].reduced else shape[0], *statistics[1:])
+
+
+# ---- without autograd ----
+
+
+def _compute(
+    x: Tensor,
+    norm: str,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    ragged: Ragged | None,
+    fixed: FixedStatistics | None,
+    padding: Padding,
+) -> tuple[Tensor, Tensor | None]:
+    """y, and the table of moments."""
+    found = _dispatch().find_call(x, (norm, None), weight, bias, ragged, fixed, padding)
+    if isinstance(found, str):
+        computed: tuple[Tensor, Tensor | None] = _dispatch().run_operations(
+            x, norm_from_text(norm), weight, bias, ragged, fixed, padding, found
+        )
+        return computed
+    x, call, plan, _ = found
+    y = _kernel.forward(x, weight, bias, call)
+    if fixed is not None:
+        return y, None
+    return y, _kernel.table_of(call).reshape(*plan.kernel.layout.statistics, 3)
+
+
+def _compute_backward(
+    dy: Tensor,
+    x: Tensor,
+    norm: str,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    ragged: Ragged | None,
+    fixed: FixedStatistics | None,
+    padding: Padding,
+    table: Tensor,
+) -> _operations.Gradients:
+    """The gradients of `_compute`, from the table that it returned."""
+    found = _dispatch().find_call(x, (norm, None), weight, bias, ragged, fixed, padding)
+    if not isinstance(found, str):
+        x, call, plan, _ = found
+        if fixed is None:
+            call.set_moments(table.reshape(-1, 3).numpy())
+        gradients = _kernel.backward(x, dy, weight, None if bias is None else bias.dtype, call, plan)
+        if gradients is not None:
+            return gradients
+    mask = to_mask(norm_from_text(norm), x, ragged)
+    return _operations.gradients(dy, x, mask, weight, bias, fixed, padding, None if fixed is not None else table)
