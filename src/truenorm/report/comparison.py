@@ -67,7 +67,7 @@ class ComparisonReport:
     @cached_property
     def lines(self) -> dict[str | None, list[Line]]:
         """For each option that varies, the best setting with each value; for None the only setting."""
-        options = self.comparison.grid.varied()[:MAX_FIGURES] or [None]
+        options: list[str | None] = [*self.comparison.grid.varied()[:MAX_FIGURES]] or [None]
         found = {option: lines_of(self.comparison, option) for option in options}
         return {option: lines for option, lines in found.items() if lines}
 
@@ -166,7 +166,8 @@ class ComparisonReport:
         varied, swatches = self.comparison.grid.varied(), self._swatches()
         lines = [Line(name, color, self.comparison.settings[0]) for name, color in swatches.items()]
         lines = lines or [Line(ONLY, COLORS[0], self.comparison.settings[0])]
-        rows, dots = [], []
+        rows: list[Row] = []
+        dots: list[Row] = []
         for setting, row in zip(self.comparison.settings, self.rows, strict=True):
             if row["held_out"] is None or len(rows) == MAX_INTERVALS:
                 continue
