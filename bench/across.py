@@ -159,11 +159,9 @@ def _status(name: str) -> int:
 def sync_table() -> tuple[str, bool]:
     from bench.ranks import on_ranks
     from bench.table import duration
-    from bench.timing import seconds_of_others, spread
+    from bench.timing import spread
 
-    start, taken = time.perf_counter(), seconds_of_others()
-    found = on_ranks(2, time_sync, SYNCED, ROUNDS)
-    lost = seconds_of_others() - taken - 2 * (time.perf_counter() - start)  # the two ranks are others to this process
+    found, busy = on_ranks(2, time_sync, SYNCED, ROUNDS)
     times = {name: [max(pair) for pair in zip(*(one[name] for one in found), strict=True)] for name in found[0]}
     added = [both - alone for both, alone in zip(times["synced"], times["alone"], strict=True)]
     ratios = [one / two for one, two in zip(added, times["collectives"], strict=True)]
@@ -184,7 +182,7 @@ def sync_table() -> tuple[str, bool]:
     )
     lines.append(f"| with `sync`, of the time with two collectives | {spread(beside)['median']:.2f} |")
     text = f"\n\nMedians of {ROUNDS} interleaved rounds, quartiles in parentheses; the slower of the two processes."
-    return "\n".join(lines) + text, lost > 0.1 * (time.perf_counter() - start)
+    return "\n".join(lines) + text, busy
 
 
 def time_sync(rank: int, world: int, shape: tuple[int, int, int], rounds: int) -> dict[str, list[float]]:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.timing import DISTURBED, seconds_of_others
+
 CHANNELS = 512
 REAL = (2, 3, 4, 6, 8)
 PAPER = (3, 8, 32, 128, 1000)
@@ -59,7 +61,7 @@ def exchange_table() -> tuple[str, bool]:
     seconds_of_message = real[2][0]  # the two messages of two ranks are on their way at the same time
     lines = ["| ranks here | sent by all: computed | counted | time: simulated | measured |"]
     lines += ["|---:|---:|---:|---:|---:|"]
-    for world, (seconds, counted) in real.items():
+    for world, (seconds, counted, _) in real.items():
         computed, simulated = world * ring_bytes(world, size), simulate(world, seconds_of_message, processors)
         sent = f"{computed / 1e3:,.0f} kB | {counted / 1e3:,.0f} kB"
         lines.append(f"| {world} | {sent} | {duration(simulated)} | {duration(seconds)} |")
@@ -83,7 +85,7 @@ def exchange_table() -> tuple[str, bool]:
         f"\n\nForward and backward of one layer of {CHANNELS} channels, with {ALPHA * 1e6:.0f} us for a message and "
         f"{BANDWIDTH / 1e9:.0f} GB/s; not measured. A tree is what a reduction would take. The last column is measured."
     )
-    return "\n".join(lines) + text + "\n".join(lines_paper) + more, False
+    return "\n".join(lines) + text + "\n".join(lines_paper) + more, any(busy for _, _, busy in real.values())
 
 
 def time_to_merge(world: int) -> float:
@@ -102,12 +104,12 @@ def time_to_merge(world: int) -> float:
     return statistics.median(times)
 
 
-def measure(world: int, size: int) -> tuple[float, float]:
-    """Seconds of one collective, and the bytes that it sends, on so many local processes."""
+def measure(world: int, size: int) -> tuple[float, float, bool]:
+    """Seconds of one collective, the bytes that it sends, and whether others were busy, on so many local processes."""
     import statistics
 
-    found = on_ranks(world, time_collectives, size // 8, REPEATS)
-    return statistics.median(found[0][0]), found[0][1]
+    found, busy = on_ranks(world, time_collectives, size // 8, REPEATS)
+    return statistics.median(found[0][0]), found[0][1], busy
 
 
 def time_collectives(rank: int, world: int, numbers: int, repeats: int) -> tuple[list[float], float]:
@@ -132,8 +134,11 @@ def loopback_bytes(path: Path = Path("/proc/net/dev")) -> int:
     return int(line.split(":")[1].split()[0])
 
 
-def on_ranks(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """What `function(rank, world, *args)` returns on each of so many processes, in a group of gloo."""
+def on_ranks(world: int, function: Callable[..., Any], *args: Any) -> tuple[list[Any], bool]:
+    """What `function(rank, world, *args)` returns on each of so many processes, in a group of gloo.
+
+    Also whether other processes were busy meanwhile.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["truenorm.torch"])  # imported once for all
     queue = context.SimpleQueue()
@@ -147,7 +152,9 @@ def on_ranks(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         found = dict(queue.get() for _ in ranks)
         for one in ranks:
             one.join()
-    return [found[rank] for rank in range(world)]
+    _, others, _, elapsed = found[0]
+    lost = others - sum(found[rank][2] for rank in range(1, world))
+    return [found[rank][0] for rank in range(world)], lost > DISTURBED * elapsed
 
 
 def _run(queue: Any, store: str, rank: int, world: int, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -158,7 +165,9 @@ def _run(queue: Any, store: str, rank: int, world: int, function: Callable[..., 
     torch.set_num_threads(1)
     file_store: Any = torch.distributed.FileStore  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=file_store(store, world), rank=rank, world_size=world)
+    start, others, own = time.perf_counter(), seconds_of_others(), time.process_time()
     found = function(rank, world, *args)
     dist.barrier()
+    spent = seconds_of_others() - others, time.process_time() - own, time.perf_counter() - start
     dist.destroy_process_group()
-    queue.put((rank, found))
+    queue.put((rank, (found, *spent)))
