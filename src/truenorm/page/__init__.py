@@ -69,7 +69,7 @@ def assemble(texts: Mapping[str, str] | None = None) -> str:
         f"default-src 'none'; script-src {scripts} data:; style-src {_hash(style)}; img-src data:; "
         "worker-src data:; base-uri 'none'; form-action 'none'"
     )
-    page = texts["index.html"]
+    page = "\n".join(map(str.strip, texts["index.html"].splitlines()))
     for place, content in (
         (POLICY, f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         (STYLE, f"<style>{style}</style>"),
@@ -133,6 +133,8 @@ def without_comments(text: str) -> str:
 
     >>> without_comments("/* A\\nfile. */\\nif (a) {\\n    // why\\n    b = /** C */ (\\n    d);\\n}\\ne(); // f\\n")
     'if (a) {b = (d);}e();'
+    >>> without_comments('import { a, b } from "#c.js";\\n')
+    'import {a,b} from "#c.js";'
     """
     kept: list[str] = []
     inside = False
@@ -148,23 +150,29 @@ def without_comments(text: str) -> str:
             else:
                 kept.append(code)
         inside = inside and not line.endswith("*/")
-    return "\n".join(kept)
+    # A line that imports holds names and a path: no text in it has spaces.
+    return "\n".join(re.sub(r"(?<=[{,]) | (?=\})", "", line) if line.startswith("import ") else line for line in kept)
 
 
 # Comments within a line, and behind its code. A line may be joined to the one above if that ends with a sign of the
 # first kind, or it begins with one of the second: every statement ends with a semicolon, so no line break means one.
 _COMMENT = re.compile(r"/\*.*?\*/ ?|(^| )// .*")
-_OPEN = ",([{;}"
+_OPEN = ",([{;}=>?:+&|"
 _CLOSE = ")]}.?:+&|"
 
 
 def without_spaces(style: str) -> str:
-    """CSS without the spaces that mean nothing. Its strings hold no sign that is looked for here.
+    """CSS without the spaces and zeros that mean nothing, and with one rule for two in a row of the same selector. Its
+    strings hold no sign that is looked for here.
 
-    >>> without_spaces("a > b, c :is(d, e) { width: calc(1px + 2px); color: red; }")
-    'a>b,c :is(d,e){width:calc(1px + 2px);color:red}'
+    >>> without_spaces("a > b, c :is(d, e) { width: calc(1px + 0.2rem); opacity: 10.05; color: red; }")
+    'a>b,c :is(d,e){width:calc(1px + .2rem);opacity:10.05;color:red}'
+    >>> without_spaces("a { top: 0; } b { left: 0; } b { right: 0; } a { top: 1px; }")
+    'a{top:0}b{left:0;right:0}a{top:1px}'
     """
-    return re.sub(r"\s*([{};,>])\s*|(?<=:) ", r"\1", style).replace(";}", "}")
+    short = re.sub(r"\s*([{};,>])\s*|(?<=:) ", r"\1", style).replace(";}", "}")
+    joined = re.sub(r"(?<![^{};])([^{};]+)(\{[^{}]*)\}\1\{", r"\1\2;", short)
+    return re.sub(r"(?<![\d.])0(?=\.\d)", "", joined)
 
 
 def as_script_data(json: str) -> str:
