@@ -126,8 +126,8 @@ def resources_of(compiled: Any, target: GPUTarget) -> Resources:
             key: int(value) for key, value in re.findall(r"\.(\w+_count|private_segment_fixed_size):\s+(\d+)", text)
         }
         spilled = numbers["vgpr_spill_count"] + numbers["sgpr_spill_count"] + numbers["private_segment_fixed_size"]
-        # Only float32: divisions and roots of float64 are made of fused operations.
-        fused = re.search(r"\bv_(pk_)?(fma|fmac|mad|mac)\w*_f32\b", text) is not None
+        # Divisions of float32 are made of fused operations, too: kernels that have one cannot be judged by this.
+        fused = re.search(r"\bv_(fma|fmac|pk_fma)_f32\b", text) is not None and "v_div_fmas_f32" not in text
         return Resources(numbers["vgpr_count"], spilled, shared, fused)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
@@ -144,8 +144,11 @@ def resources_of(compiled: Any, target: GPUTarget) -> Resources:
 @click.option("--positions", default=POSITIONS, show_default=True, help="Positions of a tile.")
 @click.option("--target", "targets", multiple=True, type=click.Choice(list(TARGETS)), help="Only these.")
 @click.option("--some", is_flag=True, help="Every other one for each target, so that each kernel is compiled for two.")
+@click.option("--kernel", "names", multiple=True, type=click.Choice([*SWEEPS, *REDUCTIONS]), help="Only these.")
 @click.option("--fusion", is_flag=True, help="Let the compilers fuse operations: shows that this is noticed.")
-def main(lanes: int, positions: int, targets: tuple[str, ...], some: bool, fusion: bool) -> None:
+def main(
+    lanes: int, positions: int, targets: tuple[str, ...], some: bool, names: tuple[str, ...], fusion: bool
+) -> None:
     """Registers and spills of every kernel, without a GPU."""
     bad = 0
     for options in (verbs.SWEEP, verbs.REDUCTION):
@@ -153,6 +156,8 @@ def main(lanes: int, positions: int, targets: tuple[str, ...], some: bool, fusio
     print("| kernel | of | target | registers | spilled | shared memory | |\n|---|---|---|---:|---:|---:|---|")
     for number, one in enumerate(compilations(lanes, positions)):
         for name in targets or TARGETS:
+            if names and one.name not in names:
+                continue
             if some and (number + number // 4 + list(TARGETS).index(name)) % 2:
                 continue
             found = resources_of(one.compile(TARGETS[name]), TARGETS[name])

@@ -210,10 +210,11 @@ def test_compiled_ahead_of_time_without_spills(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_triton
 def test_the_gate_can_fail(tmp_path: Path) -> None:
-    wrong = ["--some", "--target", "sm_80", "--lanes", "128", "--fusion"]
+    wrong = ["--some", "--target", "sm_80", "--kernel", "gradient", "--lanes", "128", "--fusion"]
     done = run_python("-m", "tools.triton_resources", *wrong, cache=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"\d+ registers, \d+ spilled, fused operations", done.stdout)
+    for what in (r"\d+ registers", r"\d+ spilled"):
+        assert re.search(rf"{what}, fused operations \|", done.stdout)
 
 
 @pytest.mark.slow
