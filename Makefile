@@ -1,7 +1,7 @@
 # Every target first sets up what it needs in .venv, and does so again only when the files that it is made from change.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup remove-unfinished demo test test-slow mutants test-all lint lint-python lint-cpp lint-page format \
+.PHONY: help setup remove-unfinished demo test test-slow test-triton mutants test-all lint lint-python lint-cpp lint-page format \
 	bench bench-all experiments clean
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
@@ -60,7 +60,7 @@ demo: $(DEMO) ## Show what truenorm does, and write a report about it, truenorm-
 	@$(BIN)/truenorm demo --report truenorm-demo.html
 
 # Two processes share the cores: threads of NumPy's matrix products would wait for each other.
-test test-slow mutants: export OPENBLAS_NUM_THREADS = 1
+test test-slow test-triton mutants: export OPENBLAS_NUM_THREADS = 1
 
 test: $(DEV) ## Run the quick tests
 	$(WARN)
@@ -70,10 +70,15 @@ test-slow: $(DEV) ## Run the slow tests
 	$(WARN)
 	@$(BIN)/python -m pytest -q -n 2 -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
 
+# Triton takes 700 MB, and nothing else needs it.
+test-triton: $(DEV) ## Run the tests of the kernels in Triton, in its interpreter and its compiler
+	@$(PIP) triton
+	@$(BIN)/python -m pytest -q -n 2 -m slow tests/torch/test_triton.py
+
 mutants: $(DEV) ## Change the arithmetic in hundreds of places; a test must fail each time
 	@$(BIN)/python tools/mutants.py
 
-test-all: test test-slow mutants ## Run all tests
+test-all: test test-slow test-triton mutants ## Run all tests
 
 lint: lint-python lint-cpp lint-page ## Check format, style and types
 

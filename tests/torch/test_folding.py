@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -333,3 +334,23 @@ def test_a_run_that_changes_the_model_changes_nothing() -> None:
         report = tnt.fold(model, torch.randn(2, 3, 8))
     assert len(report.left) == 2
     assert fingerprint(model) == before
+
+
+def test_models_can_be_folded_in_several_threads() -> None:
+    """torch.fx patches the calls of all modules while it traces: two traces at once would leave the patch behind."""
+    call = nn.Module.__call__
+    counts: list[int] = []
+
+    def run() -> None:
+        model = nn.Sequential(nn.Conv1d(4, 4, 3), tnt.BatchNorm1d(4), nn.ReLU()).eval()
+        counts.append(len(tnt.fold(model, torch.randn(2, 4, 9)).folded))
+
+    for _ in range(5):
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counts == [1] * 20
+    assert nn.Module.__call__ is call
+    assert nn.Linear(4, 4)(torch.ones(1, 4)).shape == (1, 4)

@@ -61,7 +61,7 @@ def test_the_dispatcher_asks_triton_before_the_formula(on_a_gpu: Any) -> None:
     layer, x, lengths = tnt.InstanceNorm1d(4), normal(3, 4, 5), torch.tensor([5, 2, 3])
     logged = on_a_gpu("no kernel in Triton for a reason")
     torch.testing.assert_close(layer(x, lengths=lengths)[:1], torch.nn.functional.instance_norm(x[:1]))
-    assert logged.messages == ["formula: no kernel in Triton for a reason"]
+    assert logged.messages == ["operations: no kernel in Triton for a reason"]
     logged = on_a_gpu(SimpleNamespace(run=lambda weight, bias: (x + 1, None)))
     assert torch.equal(layer(x, lengths=lengths), x + 1)
     assert logged.messages == ["triton: (3, 4, 5)"]
@@ -71,7 +71,7 @@ def test_a_part_of_a_batch_asks_triton(on_a_gpu: Any) -> None:
     layer, x = tnt.BatchNorm1d(4), normal(6, 4)
     logged = on_a_gpu("", "no kernel in Triton for a reason")
     tnt.together(layer, [x[:4], x[4:]])
-    assert set(logged.messages) == {"formula: no kernel in Triton for a reason"}
+    assert set(logged.messages) == {"operations: no kernel in Triton for a reason"}
 
 
 # ---- plans ----

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ def fold(model: nn.Module, example: Any) -> FoldingReport:
 
     example  an input: a tensor, a tuple of arguments, or a dictionary of keyword arguments
 
+    While it traces, other threads must not run models, as torch.fx replaces the calls of all modules for a moment.
+
     A norm goes into the layer before it, or else into the one after it. Inputs are taken to have as many axes as in
     the example. Either all checks hold or, if an error is raised, the model is as it was. The keys of the norms leave
     `state_dict`, and a layer without a bias gets one.
@@ -88,7 +91,15 @@ def fold(model: nn.Module, example: Any) -> FoldingReport:
         raise RuntimeError(
             "fold: call it outside of padded, got an active context. A folded layer does not set padding to 0."
         )
-    run = _runner(model, example)
+    with _one_at_a_time:
+        return _fold(model, _runner(model, example))
+
+
+# While torch.fx traces, it replaces the calls of all modules of the process.
+_one_at_a_time = threading.RLock()
+
+
+def _fold(model: nn.Module, run: Callable[[], Any]) -> FoldingReport:
     with _state_kept(model):
         connections = connect(model, run)
         plan, expected = make_plan(model, connections), _numbers(connections.output)
