@@ -10,7 +10,7 @@ from torch import Tensor
 
 from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm
-from truenorm.torch import _compat, _formula
+from truenorm.torch import _compat, _formula, _operations
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import Ragged, to_mask
 from truenorm.torch.triton.verbs import TritonVerbs
@@ -61,11 +61,11 @@ class TritonNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         call, bias, needed = ctx.call, ctx.bias, ctx.needs_input_grad
-        if torch.is_grad_enabled():
-            return (*_differentiable_gradients(call, dy, x, weight, bias, needed), None, None)
-        if not _compat.in_plain_eager_mode() or _compat.is_batched_gradient(dy):
-            mask = to_mask(call.norm, x, call.ragged)
-            return (*_formula.gradients(dy, x, mask, weight, bias, call.fixed, call.padding), None, None)
+        if torch.is_grad_enabled() or not _compat.in_plain_eager_mode() or _compat.is_batched_gradient(dy):
+            arguments = (dy, x, to_mask(call.norm, x, call.ragged), weight, bias, call.fixed, call.padding)
+            if torch.is_grad_enabled():
+                return (*_formula.differentiable_gradients(*arguments, needed), None, None)
+            return (*_operations.gradients(*arguments), None, None)
         verbs = call.verbs
         sums = dx = dweight = dbias = None
         if call.fixed is None or needed[1] or needed[2]:
@@ -77,15 +77,3 @@ class TritonNorm(torch.autograd.Function):
 
 # For plain eager mode, which `find` has checked.
 apply = _compat.apply_of(TritonNorm)
-
-
-def _differentiable_gradients(
-    call: TritonCall, dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, needed: tuple[bool, ...]
-) -> tuple[Tensor | None, ...]:
-    bias = None if bias is None else bias.zero_().requires_grad_()
-    # Aliases: gradients must not flow on to what weight was made of, and hooks must not run twice.
-    x, weight = x.view_as(x), weight if weight is None else weight.view_as(weight)
-    y, _ = _formula.normalize(x, to_mask(call.norm, x, call.ragged), weight, bias, call.fixed, call.padding)
-    inputs: Any = [one for one, wanted in zip((x, weight, bias), needed, strict=False) if wanted]
-    found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
-    return tuple(next(found) if wanted else None for wanted in needed[:3])
