@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "lab": {"core", "engine", "explanation"},
     "torch": {"core", "engine"},
     "page": set(),
-    "report": {"lab"},
+    "report": {"explanation", "lab"},
     "cli": {"explanation", "engine", "core", "lab", "page", "report", "torch", ""},
     "__main__": {"cli"},
     "__init__": {"core", "engine", "explanation"},

@@ -47,6 +47,22 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "Moments: count and m2 must be >= 0, got minima of 1 and -0.5.",
     ),
     (
+        lambda: Convention(0.1, 1, 64.0),
+        "Convention: momentum or half_life, got momentum=0.1 and half_life=64.0. Pass momentum=None with half_life.",
+    ),
+    (
+        lambda: Convention(None, 1, 0),
+        "Convention: half_life is a finite number > 0, got 0. It is a number of valid values per channel.",
+    ),
+    (
+        lambda: running.half_life_from_momentum(1.0, 64),
+        "half_life_from_momentum: momentum is a number between 0 and 1, got 1.0. Others have no half-life.",
+    ),
+    (
+        lambda: running.momentum_from_half_life(64.0, 0),
+        "momentum_from_half_life: count is a finite number > 0, got 0. It is the valid values per channel in a batch.",
+    ),
+    (
         lambda: tn.merge(),
         "merge needs at least one Moments, got none.",
     ),

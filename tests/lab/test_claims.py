@@ -126,7 +126,7 @@ WITHOUT_LABELS = {"padding", "layer-norm", "valid-rows", "undo"}  # they compare
 
 def invented(measure: str, config: Config) -> Result:
     """A result of a world where every claim is true."""
-    good, noise = config.norm == "batch", crc32(repr(config).encode()) % 11 / 2000
+    good, noise = config.norm == "batch", crc32(repr(config).encode()) % 11 / 10_000
     match measure:
         case "gradients":
             return {"gradients": [1 + noise if good else 10 ** (-config.depth / 4), 1.0]}

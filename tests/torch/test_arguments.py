@@ -69,7 +69,7 @@ def test_segment_ids_are_no_mask() -> None:
 
 @pytest.fixture
 def not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tnt.functional, "_warned", False)
+    monkeypatch.setattr("truenorm.torch._batch_checks._warned", False)
 
 
 @pytest.mark.usefixtures("not_warned")

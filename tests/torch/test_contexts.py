@@ -292,7 +292,9 @@ def test_tasks_that_interleave_inside_of_padded_are_refused() -> None:
     async def both() -> None:
         await asyncio.gather(task([9, 5], 1), task([3, 9], 3))
 
-    asyncio.run(both())
+    thread = threading.Thread(target=lambda: asyncio.run(both()))  # this one may run a loop of its own
+    thread.start()
+    thread.join()
     message = (
         "padded: a function of torch is called by another task than the one that entered padded last, got contexts "
         "that do not nest. Leave padded before each await."

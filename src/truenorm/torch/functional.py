@@ -17,7 +17,6 @@ statistics of this norm. `_dispatch.run` chooses who computes.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
@@ -27,7 +26,8 @@ from torch.nn import functional as torch_functional
 
 from truenorm.core.inputs import PADDINGS, Padding
 from truenorm.torch import _compat, _pooled, _running
-from truenorm.torch._dispatch import Moments, check_channels, run
+from truenorm.torch._batch_checks import max_count, refuse_channels, refuse_single, warn_of_empty_mask
+from truenorm.torch._dispatch import run
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._half_life import HalfLife
 from truenorm.torch._inputs import (
@@ -38,7 +38,6 @@ from truenorm.torch._inputs import (
     VectorLike,
     WeightLike,
     unpack,
-    values_are_readable,
 )
 from truenorm.torch._kernel import table_of
 from truenorm.torch._norms import NormPair, Norms, batch_norms, group_norms, instance_norms, rms_norms, row_norm
@@ -158,7 +157,7 @@ def run_batch_norm(
                 counter.add_(1)
             return y, _running.MOVED if moved else _running.NOTHING
         if isinstance(moments, Tensor) or moments.max_count <= 1:
-            most = _max_count(input, moments)
+            most = max_count(input, moments)
     else:
         y, moments, most = _pooled.normalize(exchange, input, norm, weight, bias, padding, shape, buffers)
     if most <= 1:
@@ -167,9 +166,9 @@ def run_batch_norm(
         if most == 1:
             if exchange is not None:
                 exchange.take_back()
-            _refuse_single(input, operator if exchange is None else None)
+            refuse_single(input, operator if exchange is None else None)
         elif input.ragged is not None and input.ragged.valid is not None and x.numel():
-            _warn_of_empty_mask()
+            warn_of_empty_mask()
     if running_mean is None or running_var is None:
         if counter is not None:  # as torch does
             counter.add_(1)
@@ -179,7 +178,7 @@ def run_batch_norm(
         if done != _running.UNWRITABLE:
             return y, done
         if running_mean.numel() != shape[0] or running_var.numel() != shape[0]:
-            _refuse_channels(input, shape[0], running_mean, running_var, operator)
+            refuse_channels(input, shape[0], running_mean, running_var, operator)
         moments = table_of(moments)
     elif _running.recomputing() or (exchange is not None and not exchange.updates_running()):
         return y, _running.NOTHING
@@ -311,8 +310,8 @@ def run_group_norm(
     y, moments = run(input, norm, weight, bias, padding, (channels,), operator, None, (), eps)
     if moments is None or (not isinstance(moments, Tensor) and moments.max_count > 1):
         return y
-    if _max_count(input, moments) == 1 and (input.ragged is not None or len(input.x) == 1):
-        _refuse_single(input, operator)
+    if max_count(input, moments) == 1 and (input.ragged is not None or len(input.x) == 1):
+        refuse_single(input, operator)
     return y
 
 
@@ -387,12 +386,12 @@ def run_instance_norm(
     y, moments = run(input, norm, weight, bias, padding, (channels,), operator, fixed, buffers, eps)
     if moments is None:
         return y, _running.NOTHING
-    if (isinstance(moments, Tensor) or moments.max_count <= 1) and _max_count(input, moments) == 1:
-        _refuse_single(input, operator)
+    if (isinstance(moments, Tensor) or moments.max_count <= 1) and max_count(input, moments) == 1:
+        refuse_single(input, operator)
     if running_mean is None or running_var is None or _running.recomputing():
         return y, _running.NOTHING
     if running_mean.numel() != channels or running_var.numel() != channels:
-        _refuse_channels(input, channels, running_mean, running_var, operator)
+        refuse_channels(input, channels, running_mean, running_var, operator)
     table = moments if isinstance(moments, Tensor) else table_of(moments)
     table = _running.average_samples(table.reshape(-1, channels, 3))
     return y, _running.update(table, running_mean, running_var, momentum, None, _call(skipped))
@@ -407,54 +406,6 @@ def _call(skipped: Callable[[], Tensor | None] | None) -> Tensor | None:
 
 def _repack(input: UnpackedInput, y: Tensor) -> Any:
     return y if input.repack is None else input.repack(y)
-
-
-def _max_count(input: UnpackedInput, moments: Moments) -> int:
-    """The number of valid values of the statistic that has most; 2, as good as many, if that cannot be known."""
-    ragged = input.ragged
-    if ragged is not None and ragged.sample_weight is not None:
-        return 2
-    if not isinstance(moments, Tensor):
-        return int(moments.max_count)
-    if ragged is None:
-        statistics = moments.numel() // 3
-        return input.x.numel() // statistics if statistics else 2
-    if not values_are_readable(moments) or not moments.numel():
-        return 2
-    return int(moments[..., 0].max())
-
-
-def _refuse_single(input: UnpackedInput, operator: Callable[[], Tensor] | None) -> None:
-    """One value per channel has no variance. operator: None if x is a part of a batch."""
-    if input.ragged is None and not input.packed and operator is not None:
-        operator()  # raises
-    valid = "" if input.ragged is None else " with 1 valid"
-    valid += "" if operator is not None else " and 1 value in all parts together"
-    raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.x.size()}{valid}")
-
-
-def _refuse_channels(
-    input: UnpackedInput, channels: int, mean: Tensor, var: Tensor, operator: Callable[[], Tensor]
-) -> None:
-    """Running statistics of another number of channels."""
-    if input.ragged is None and not input.packed:
-        operator()  # raises
-    check_channels(channels, mean, var)
-
-
-_warned = False
-
-
-def _warn_of_empty_mask() -> None:
-    """Once in a process."""
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            "valid: True somewhere in a training batch, got True nowhere. The running statistics stay as they are. "
-            "True means valid: a mask such as key_padding_mask has to be inverted.",
-            stacklevel=2,
-        )
 
 
 def check_options(padding: str = "zero", on_single: str = "error") -> None:

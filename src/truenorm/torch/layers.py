@@ -124,10 +124,7 @@ class _TrackingLayer(_RaggedLayer):
 
     @property
     def skipped_batches(self) -> int:
-        """How many batches left the running statistics as they were, because theirs were not finite.
-
-        It is counted on the device, and reading it waits for the device.
-        """
+        """How many batches, as theirs were not finite, left the running statistics. Reading it waits for the device."""
         return 0 if self._skipped is None or self._skipped.is_meta else int(self._skipped)
 
     @skipped_batches.setter

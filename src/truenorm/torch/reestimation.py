@@ -160,7 +160,8 @@ def _only_these_in_training(model: nn.Module, layers: list[Any]) -> Iterator[Sta
             for module, training in flags:
                 vars(module)["training"] = training
             for layer, single in singles:
-                vars(layer).pop("on_single", None)
+                if not single:
+                    vars(layer).pop("on_single", None)
                 vars(layer).update(single)
 
 
