@@ -59,6 +59,7 @@ def test_commands_print_what_the_notes_say(command: str) -> None:
                 assert spaced(text) in printed, f"{row.statement}: no {text!r}"
 
 
+@pytest.mark.slow
 def test_links_show_what_the_notes_say(open_page: Open) -> None:
     page = open_page()
     for row in ROWS:

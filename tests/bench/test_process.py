@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 import numpy as np
+import pytest
 from bench.machine import ROOT, facts
 from bench.process import some_processors, variables
 
@@ -25,6 +26,7 @@ def test_the_allocator_and_the_threads_are_stated() -> None:
     assert variables("reuse")["MALLOC_MMAP_MAX_"] == "0"
 
 
+@pytest.mark.slow
 def test_facts_name_neither_host_nor_path() -> None:
     found = json.dumps(facts())
     assert platform.node() == "" or f'"{platform.node()}' not in found

@@ -32,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 
 
 @pytest.mark.parametrize("dtype", [pytest.param(np.float16, marks=pytest.mark.slow), np.float32])
+@pytest.mark.slow
 def test_more_elements_than_float32_can_count(dtype: type) -> None:
     # 2 and 4 in turn, and a 3: the mean is 3, also that of every block, and all other squared deviations are 1.
     n = 2**24 + 1
@@ -103,6 +104,7 @@ def compare_small_shapes() -> None:
     assert compared > 2000, compared
 
 
+@pytest.mark.slow
 def test_sizes_of_0_and_1_are_the_same_on_both_engines() -> None:
     in_subprocess(compare_small_shapes)
 

@@ -56,6 +56,7 @@ def test_threads_of_openmp_change_no_bit(name: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process")
+@pytest.mark.slow
 def test_threads_of_openmp_are_used_instead_of_the_pool() -> None:
     script = """
         import os, numpy as np, torch, truenorm as tn, truenorm.torch

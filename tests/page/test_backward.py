@@ -56,6 +56,7 @@ CASES: dict[str, tuple[str, tn.Norm, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 def test_every_step_shows_what_python_explains(open_page: Open) -> None:
     page = open_page("#part=backward")
     for fragment, norm, arguments in CASES.values():

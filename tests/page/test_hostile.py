@@ -16,6 +16,8 @@ import pytest
 from browser import Open, Processor, flushed, go_to, node, settle
 from table_page import cell, part, paste, texts
 
+pytestmark = pytest.mark.slow
+
 SIZE = "A table has at most 1000 rows, 128 columns and 4096 cells, got {}. The table was left as it is."
 
 PASTES = {

@@ -262,6 +262,7 @@ COUNT_DRAWINGS = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_the_tab_answers_while_it_trains(open_page: Open) -> None:
     """An input waits for what the page does before it. All that it does is to draw, in less than 50 ms."""
     page = open_page(HERE, reduced_motion="no-preference")
@@ -359,6 +360,7 @@ def test_both_are_always_at_the_same_step(open_page: Open) -> None:
         assert "–" not in legend or one == 0, legend
 
 
+@pytest.mark.slow
 def test_a_run_that_began_anew_is_waited_for_in_words(open_page: Open) -> None:
     page = open_page(HERE + QUICK)
     wait_for_steps(page, 0, runs=2)

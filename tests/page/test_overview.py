@@ -12,6 +12,7 @@ def question(page: Any, part: str, words: str) -> Any:
     return page.locator(f"#panel-{part} .questions li").filter(has_text=words)
 
 
+@pytest.mark.slow
 def test_every_part_can_be_reached_from_the_drawing_by_keyboard(open_page: Open) -> None:
     page = open_page()
     reached = set()

@@ -15,6 +15,8 @@ from truenorm.explanation import examples
 from truenorm.lab.attention import SelfAttention
 from truenorm.lab.layers import ForwardContext
 
+pytestmark = pytest.mark.slow
+
 
 def attended(embeddings: tuple[np.ndarray, ...]) -> np.ndarray:
     """The lab's self-attention with matrices that change nothing, sentence by sentence."""

@@ -25,6 +25,8 @@ from table_page import (
 
 import truenorm as tn
 
+pytestmark = pytest.mark.slow
+
 
 def test_an_edit_moves_its_column_alone_and_is_kept_in_the_address(open_page: Open) -> None:
     page = open_page("#part=table")

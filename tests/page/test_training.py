@@ -233,6 +233,7 @@ def ticked(page: Any) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_rate_brings_its_runs_and_switches_take_them_away(open_page: Open) -> None:
     page = open_page(HERE)
     rate = page.locator(".training .controls").get_by_label

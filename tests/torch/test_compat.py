@@ -56,6 +56,7 @@ torch.testing.assert_close(layer(x), torch.nn.BatchNorm1d(4)(x))
 """
 
 
+@pytest.mark.slow
 def test_a_torch_without_private_names_can_be_used() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
