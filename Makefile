@@ -64,16 +64,16 @@ test test-slow test-triton mutants: export OPENBLAS_NUM_THREADS = 1
 
 test: $(DEV) ## Run the quick tests
 	$(WARN)
-	@$(BIN)/python -m pytest -q -n 2
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-slow: $(DEV) ## Run the slow tests
 	$(WARN)
-	@$(BIN)/python -m pytest -q -n 2 -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
 
 # Triton takes 700 MB, and nothing else needs it.
 test-triton: $(DEV) ## Run the tests of the kernels in Triton, in its interpreter and its compiler
 	@$(PIP) triton
-	@$(BIN)/python -m pytest -q -n 2 -m slow tests/torch/test_triton.py
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow tests/torch/test_triton.py
 
 mutants: $(DEV) ## Change the arithmetic in hundreds of places; a test must fail each time
 	@$(BIN)/python tools/mutants.py
