@@ -22,7 +22,7 @@ def test_ranks_that_share_processors_wait_for_them(world: int) -> None:
 
 
 def test_messages_are_as_large_as_those_that_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch: Any = pytest.importorskip("torch")
+    torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 
     import truenorm.torch as tnt
     from truenorm.torch import _processes

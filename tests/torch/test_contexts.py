@@ -196,7 +196,7 @@ def test_a_forward_of_another_thread_beside_together_is_refused() -> None:
         return model(x)
 
     found = torch.cat(tnt.together(model, [X[:6], X[6:]], forward))
-    assert errors == ["together: '1' is called by another thread while micro-batches run. Wait."]
+    assert errors == ["together: '1' is called by another thread while micro-batches run. Call it later."]
     torch.testing.assert_close(found, make()(X))
 
 
@@ -206,8 +206,8 @@ def test_together_inside_of_padded_is_refused() -> None:
         assert_message(
             lambda: tnt.together(model, [normal(2, 4, 3), normal(2, 4, 3)]),
             RuntimeError,
-            "together: padded inside of the function that runs a micro-batch, got a call inside of padded, which holds "
-            "for one thread only. Pass forward=, and enter padded there.",
+            "together: call it outside of padded, got an active context, which holds for one thread only. Enter padded "
+            "in the function that you pass as forward=.",
         )
 
 

@@ -327,7 +327,7 @@ def test_nested_checkpoints_are_refused() -> None:
         inner: Any = lambda x: checkpoint(model, x, use_reentrant=False)  # noqa: E731
         return checkpoint(inner, x, use_reentrant=False)
 
-    text = "together: '' is in a checkpoint inside of a checkpoint. Use one of them, not both."
+    text = "together: '' is in a checkpoint inside another one. Use one of them, not both."
     assert_message(lambda: tnt.together(layer, [normal(4, 3).requires_grad_()], forward), RuntimeError, text)
 
 

@@ -193,7 +193,7 @@ class StagingExchange(Exchange):
             del own["_stage"]
 
     def __reduce__(self) -> Any:
-        """None: the copy of a layer, or its pickle, is not inside of the context."""
+        """None: the copy of a layer, or its pickle, is not inside the context."""
         return type(None), ()
 
     def updates_running(self) -> bool:

@@ -26,7 +26,6 @@ from truenorm.torch._batch_norms import refuse_lazy
 from truenorm.torch.layers import _BatchNorm, _TrackingLayer
 from truenorm.torch.reports import Change, ConversionReport, check_model, name_of
 
-MARKS = {"frozen", "_required_grad"}
 REQUIRED_GRAD = "_required_grad"  # in the __dict__ of a layer: by name, whether its parameters required a gradient
 
 
@@ -85,7 +84,9 @@ def freeze(
 def thaw(model: nn.Module) -> ConversionReport:
     """Undo `freeze`: statistics follow the data again in training, and parameters get back their `requires_grad`."""
     check_model("thaw", model)
-    found = [(name, one) for name, one in model.named_modules() if not vars(one).keys().isdisjoint(MARKS)]
+    found = [
+        (name, one) for name, one in model.named_modules() if not vars(one).keys().isdisjoint(("frozen", REQUIRED_GRAD))
+    ]
     for name, layer in found:
         for part, flags in vars(layer).get(REQUIRED_GRAD, {}).items():
             if len(list(_parameters(layer, part))) != len(flags):

@@ -52,8 +52,8 @@ def together(model: nn.Module, microbatches: Sequence[Any], forward: Forward | N
     layers = batch_norms("together", model)
     if padding_is_followed():
         raise RuntimeError(
-            "together: padded inside of the function that runs a micro-batch, got a call inside of padded, which holds "
-            "for one thread only. Pass forward=, and enter padded there."
+            "together: call it outside of padded, got an active context, which holds for one thread only. Enter padded "
+            "in the function that you pass as forward=."
         )
     batches = list(microbatches)
     if not batches:
@@ -236,7 +236,9 @@ class ThreadExchange(Exchange):
 
     def is_active(self) -> bool:
         if self.meeting is not None and not hasattr(self.meeting.mine, "index"):
-            raise RuntimeError(f"together: {self.name!r} is called by another thread while micro-batches run. Wait.")
+            raise RuntimeError(
+                f"together: {self.name!r} is called by another thread while micro-batches run. Call it later."
+            )
         return self.meeting is not None or _recomputed() is not None
 
     def updates_running(self) -> bool:
@@ -275,7 +277,7 @@ class ThreadExchange(Exchange):
         found = _compat.checkpoints_in_forward()
         if len(found) > 1:
             raise RuntimeError(
-                f"together: {self.name!r} is in a checkpoint inside of a checkpoint. Use one of them, not both."
+                f"together: {self.name!r} is in a checkpoint inside another one. Use one of them, not both."
             )
         if found and found[0] is None:
             raise RuntimeError(
