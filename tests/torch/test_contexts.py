@@ -241,7 +241,7 @@ def test_one_value_is_too_few_to_reestimate() -> None:
     assert_message(
         lambda: tnt.reestimate(model, [X[:1]]),
         ValueError,
-        "reestimate: at least two values a channel in all batches, got one at '1'.",
+        "reestimate: at least two values per channel in all batches, got one at '1'.",
     )
     assert int(model[1].num_batches_tracked) == 0
 

@@ -124,7 +124,7 @@ def _write(layers: Named, tables: list[Tensor], count: int) -> None:
     for (name, _), table in zip(layers, tables, strict=True):
         seen = table[:, 0] > 0
         if bool(seen.any()) and not bool((table[:, 0] > DDOF).any()):
-            raise ValueError(f"reestimate: at least two values a channel in all batches, got one at {name!r}.")
+            raise ValueError(f"reestimate: at least two values per channel in all batches, got one at {name!r}.")
         if not bool(torch.isfinite(table[seen]).all()):
             raise ValueError(f"reestimate: finite values in all batches, got others at {name!r}.")
     with torch.no_grad():
