@@ -22,8 +22,8 @@ def run(program: str, repetitions: int) -> None:
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             for _ in range(min(2, repetitions - first))
         ]
-        for number, process in enumerate(started, first):
-            text, _ = process.communicate(timeout=120)
+        texts = [process.communicate(timeout=120)[0] for process in started]
+        for number, (process, text) in enumerate(zip(started, texts, strict=True), first):
             assert (process.returncode, text) == (0, ""), f"{program}, exit {number}"
 
 

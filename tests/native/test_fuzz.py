@@ -44,6 +44,21 @@ def test_engines_agree_for_long() -> None:
     assert "0 failures" in report
 
 
+@pytest.mark.parametrize(
+    ("seed", "case"),
+    [
+        pytest.param(0, 6245, id="a dweight of torch that underflows before it is multiplied by rstd"),
+        pytest.param(0, 29355, id="the same with eps_at std"),
+        pytest.param(0, 39509, id="a mean far from the first value, whose squares overflow"),
+        pytest.param(0, 40932, id="terms of dx that underflow before they are multiplied by a weight of 1000"),
+        pytest.param(3, 6617, id="a sum of dy times deviations that overflows in torch"),
+        pytest.param(2, 7899, id="a dweight that is not determined, and an m2 that is infinite"),
+    ],
+)
+def test_cases_that_once_failed(seed: int, case: int) -> None:
+    results.make(seed, case).check()
+
+
 def test_the_fuzzer_notices_results_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     # Each of these is an error of a few roundings in one result of one engine.
     correct = tn.backward

@@ -64,6 +64,20 @@ def test_padding_after_a_sequence_changes_no_bit(name: str) -> None:
             assert_same_results(found, expected, what)
 
 
+@pytest.mark.parametrize("channels", [2, 6])
+def test_short_planes_fill_blocks_together_whatever_their_padding(channels: int) -> None:
+    # Whole planes are read in place, padded ones are gathered; the first block ends inside a plane.
+    rng, lengths = np.random.default_rng(8), np.array([700, 31, 700])
+    x, dy = (rng.standard_normal((3, 2 * channels, 700)).astype(np.float32) for _ in range(2))
+    expected = [run(x[i : i + 1, :, :n], dy[i : i + 1, :, :n], tn.group(2, "second")) for i, n in enumerate(lengths)]
+    for more in (0, 9):
+        padded, dy_padded = (np.pad(one, ((0, 0), (0, 0), (0, more))) for one in (x, dy))
+        found = run(padded, dy_padded, tn.group(2, "second"), lengths=lengths)
+        for i, n in enumerate(lengths):
+            assert_same_bits(found.y[i, :, :n], expected[i].y[0], f"y of sample {i}, {more} more")
+            assert_same_bits(found.dx[i, :, :n], expected[i].dx[0], f"dx of sample {i}, {more} more")
+
+
 MATES = {
     "layer": (tn.layer(), (37, 12)),
     "layer, long": (tn.layer(), (3, 2100)),

@@ -86,3 +86,12 @@ def test_moments_of_a_kernel_update_running_statistics_in_the_kernel() -> None:
     updated = moments.ema_update(np.zeros(1), np.ones(1), 0.1, 1)
     assert updated is not None, "NumPy would do it, in several calls"
     np.testing.assert_allclose(updated, [[0.3], [1.6]], rtol=1e-12)
+
+
+def test_few_wide_rows_are_shared_among_threads() -> None:
+    # Parts of 16 rows are summed in float32, and added in double: the sum of all rows in float32 would lose the 1.
+    x, dy = np.random.default_rng(9).standard_normal((32, 1024)).astype(np.float32), np.zeros((32, 1024), np.float32)
+    dy[0], dy[16] = 2.0**24, 1.0
+    dbias = tn.backward(dy, tn.forward(x, tn.layer(), bias=np.zeros(1024)))[2]
+    assert dbias is not None
+    assert (dbias == 2.0**24 + 1).all()

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -88,6 +89,8 @@ def forked_child() -> None:
     engine.set_threads(3)
     for call in calls():
         call()
+    # Python 3.12 and newer warn of every fork of a process with threads.
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     child = os.fork()
     if not child:
         return threads_of_every_kind()

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "plan.hpp"
@@ -168,19 +170,11 @@ public:
             return nb::cast(Miss::x_strided);
         if (!given(weight, weight_, FLOATS) || !given(bias, bias_, FLOATS)) return nb::cast(Miss::parameters);
         if (!given(lengths, lengths_, "q")) return nb::cast(Miss::lengths);
-        // From here to the copies nothing calls into torch or Python: another thread could run `add` meanwhile.
-        const auto same = [&](const Entry& one) {
-            return one.letter == x.letter && one.order == order && x.has_shape(one.shape);
-        };
-        const auto found = std::find_if(entries.begin(), entries.end(), same);
-        if (found == entries.end()) return nb::cast(Miss::unknown_shape);
-        if ((weight && !weight.has_shape(found->weight_shape)) || (bias && !bias.has_shape(found->weight_shape)))
-            return nb::cast(Miss::parameters);
-        std::vector<std::int64_t> steps;
-        if (lengths && !found->read(lengths, steps)) return nb::cast(Miss::lengths);
-        const nb::object owner = found->owner;
-        Call* const call = new Call(found->plan, order, std::move(steps), keep_padding);
-        return nb::make_tuple(nb::cast(call, nb::rv_policy::take_ownership), owner);
+        std::unique_ptr<Call> call;
+        nb::object owner;
+        const auto miss = look_up(x, order, weight, bias, lengths, keep_padding, call, owner);
+        if (miss) return nb::cast(*miss);
+        return nb::make_tuple(nb::cast(call.release(), nb::rv_policy::take_ownership), owner);
     }
 
     // shape: of x, which is the plan's with its channel axis second where x is channels_last.
@@ -191,7 +185,8 @@ public:
         const auto same = [&](const Entry& one) {
             return one.letter == *plan.format() && one.order == order && one.shape == shape;
         };
-        std::vector<Entry> removed;  // freed last: releasing what they hold may run any Python code
+        std::vector<Entry> removed;  // freed after the lock: releasing what they hold may run any Python code
+        const nb::ft_lock_guard guard(mutex);
         const auto found = std::find_if(entries.begin(), entries.end(), same);
         if (found != entries.end()) removed.push_back(*found), entries.erase(found);
         else if (entries.size() == MOST) removed.push_back(entries.back()), entries.pop_back();
@@ -221,7 +216,28 @@ private:
     };
     static constexpr std::size_t MOST = 16;
     const bool has_channels_last;
+    mutable nb::ft_mutex mutex;  // nothing in builds that have the interpreter's lock
     std::vector<Entry> entries;
+
+    // The call and the owner of the plan for tensors that were read; or why there is none. Nothing in it calls into
+    // torch or Python: another thread could run `add` meanwhile, or wait for the lock.
+    std::optional<Miss> look_up(const Tensor& x, MemoryOrder order, const Tensor& weight, const Tensor& bias,
+                                const Tensor& lengths, bool keep_padding, std::unique_ptr<Call>& call,
+                                nb::object& owner) const {
+        const auto same = [&](const Entry& one) {
+            return one.letter == x.letter && one.order == order && x.has_shape(one.shape);
+        };
+        const nb::ft_lock_guard guard(mutex);
+        const auto found = std::find_if(entries.begin(), entries.end(), same);
+        if (found == entries.end()) return Miss::unknown_shape;
+        if ((weight && !weight.has_shape(found->weight_shape)) || (bias && !bias.has_shape(found->weight_shape)))
+            return Miss::parameters;
+        std::vector<std::int64_t> steps;
+        if (lengths && !found->read(lengths, steps)) return Miss::lengths;
+        call = std::make_unique<Call>(found->plan, order, std::move(steps), keep_padding);
+        owner = found->owner;
+        return std::nullopt;
+    }
 
     static bool given(Tensor& tensor, nb::handle object, const char* letters) {
         return object.is_none() || (tensor.read(object, letters) && tensor.has_order(MemoryOrder::contiguous));

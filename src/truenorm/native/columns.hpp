@@ -153,8 +153,8 @@ template <class A, class Fill, class Use> void with_tile(bool narrow, Fill fill,
     use(tile);
 }
 
-// row(row, tile, c, w) for every valid row, tile by tile; padding in between is filled. From the last chunk to the
-// first: the sweep before this one ended there, so much of it is still in a cache.
+// row(row, tile, c, to, w) writes w columns of every valid row, tile by tile; padding in between is filled. From the
+// last chunk to the first: the sweep before this one ended there, so much of it is still in a cache.
 template <class T, class A, class Fill, class Row>
 void sweep_columns(const CallParams& p, const ValidRuns& runs, const Output<T>& to, const T* from, Fill fill, Row row) {
     const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
@@ -174,7 +174,14 @@ void sweep_columns(const CallParams& p, const ValidRuns& runs, const Output<T>& 
                 runs.walk(chunk.list, chunk.from, chunk.to,
                           [&](std::int64_t start, std::int64_t length, std::int64_t i) {
                               if (start == runs.runs[i].start) gap(runs.end_before(i), start, c, w);
-                              for (std::int64_t r = start; r < start + length; ++r) row(r, tile, c, w);
+                              if (w == width)
+                                  return to.put_rows(start * width, length, width,
+                                                     [&](T* into, std::int64_t r, std::int64_t, std::int64_t) {
+                                                         row(start + r, tile, 0, into, w);
+                                                     });
+                              for (std::int64_t r = start; r < start + length; ++r)
+                                  to.put(r * width + c, w,
+                                         [&](T* into, std::int64_t, std::int64_t) { row(r, tile, c, into, w); });
                           });
             });
         to.finish();
@@ -206,12 +213,9 @@ template <class T, class A> void forward_columns(const Forward<T>& call) {
                 tile.also(tile.bias, k, affine.bias[c + k]);
             }
         },
-        [&](std::int64_t r, auto& tile, std::int64_t c, int w) {
+        [&](std::int64_t r, auto& tile, std::int64_t c, T* to, int w) {
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
-            const std::int64_t at = r * width + c;
-            call.y.put(at, w, [&](T* to, std::int64_t, std::int64_t) {
-                loops<T, B>().column_forward(call.x + at, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
-            });
+            loops<T, B>().column_forward(call.x + r * width + c, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
         });
 }
 
@@ -309,16 +313,14 @@ template <class T, class A> void backward_columns(const Backward<T>& call) {
                 tile.also(tile.through_var, k, shared.through_var);
             }
         },
-        [&](std::int64_t r, auto& tile, std::int64_t c, int w) {
+        [&](std::int64_t r, auto& tile, std::int64_t c, T* to, int w) {
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
             const std::int64_t at = r * width + c;
             const B s = static_cast<B>(p.sample_weight ? p.sample_weight[r] : 1.0);
-            call.dx.put(at, w, [&](T* to, std::int64_t, std::int64_t) {
-                if (!sums)  // the moments are constants: x is not read
-                    return loops<T, B>().column_forward(call.dy + at, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
-                loops<T, B>().column_backward(call.x + at, call.dy + at, to, w, tile.hi, tile.lo, tile.scale,
-                                              tile.through_mean, tile.through_var, s);
-            });
+            if (!sums)  // the moments are constants: x is not read
+                return loops<T, B>().column_forward(call.dy + at, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
+            loops<T, B>().column_backward(call.x + at, call.dy + at, to, w, tile.hi, tile.lo, tile.scale,
+                                          tile.through_mean, tile.through_var, s);
         });
 }
 

@@ -62,8 +62,8 @@ static inline void store(Half* to, float value) {
     const std::uint32_t bits = bits_of_float(value), rest = bits & 0x7fffffffu;
     std::uint32_t half;
     if (rest > 0x7f800000u) {
-        half = 0x7e00u;
-    } else if (rest >= 0x477ff000u) {  // 65520 and more round to inf
+        half = 0x7e00u | ((rest >> 13) & 0x1ffu);  // as processors do
+    } else if (rest >= 0x477ff000u) {              // 65520 and more round to inf
         half = 0x7c00u;
     } else if (rest < 0x38800000u) {  // below 2^-14: adding 1/2 rounds to a multiple of 2^-24
         half = bits_of_float(float_of_bits(rest) + 0.5f) - 0x3f000000u;

@@ -15,7 +15,7 @@ constexpr int TILE = 512;              // columns of one item of work: their coe
 constexpr int BLOCK_ROWS = 64;         // rows of a block: with TILE columns it stays in the second-level cache
 constexpr int BLOCK = 2048;            // elements of a block along a contiguous axis
 constexpr int PIECE_OF_PLANES = 8192;  // elements of planes in one item of work
-constexpr int GROUP = 8;               // rows with statistics of their own that one loop handles; divides BLOCK_ROWS
+constexpr int GROUP = 16;  // stretches with statistics of their own that one loop handles; divides BLOCK_ROWS
 
 // What the loop over rows with statistics of their own reads and writes. rows <= GROUP.
 template <class T, class A> struct RowSums {
@@ -40,9 +40,11 @@ template <class T, class A> struct Loops {
     void (*column_backward)(const T* x, const T* dy, T* dx, std::int64_t w, const A* hi, const A* lo, const A* scale,
                             const A* through_mean, const A* through_var, A s);
 
-    // Stretches: n contiguous elements of one statistic. x, y, dy, dx: (n). s: (n) sample weights; null: all 1.
+    // Stretches: n contiguous elements of one statistic. x, y, dy, dx: (n). s: (n) sample weights; null: all 1. Sums
+    // are of `rows` <= GROUP stretches: x and dy are (rows) pointers to n elements, all other arrays (rows).
     void (*weighted_moments)(const T* x, const double* s, std::int64_t n, bool center, double* mean, double* m2);
-    void (*sums)(const T* x, const T* dy, std::int64_t n, A hi, A lo, A rstd, double* dy_sum, double* dy_xhat_sum);
+    void (*sums)(const T* const* x, const T* const* dy, int rows, std::int64_t n, const A* hi, const A* lo,
+                 const A* rstd, double* dy_sum, double* dy_xhat_sum);
     void (*forward)(const T* x, T* y, std::int64_t n, A hi, A lo, A scale, A bias);
     void (*backward)(const T* x, const T* dy, T* dx, std::int64_t n, A hi, A lo, A scale, A through_mean, A through_var,
                      const double* s);

@@ -50,16 +50,25 @@ template <class At>
 void measure_overflowed(At at, const double* s, std::int64_t n, bool center, double* mean, double* m2) {
     if (!center) return;  // inf, or NaN, is right
     constexpr double SMALL = 0x1p-100, MOST = 1.7976931348623157e308 * SMALL;
-    const double first = at(0) * SMALL;
-    double sum = 0, total = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-        const double times = s ? s[i] : 1;
-        sum += times * (at(i) * SMALL - first);
-        total += times;
+    double scaled = at(0) * SMALL;
+    for (int pass = 0; pass < 2; ++pass) {  // the second corrects the first: at(0) may be far from the mean
+        double sum = 0, total = 0;
+        for (std::int64_t i = 0; i < n; ++i) {
+            const double times = s ? s[i] : 1;
+            sum += times * (at(i) * SMALL - scaled);
+            total += times;
+        }
+        scaled += sum / total;
     }
-    const double scaled = first + sum / total;
     *mean = std::isfinite(scaled) ? (scaled > MOST ? MOST : scaled < -MOST ? -MOST : scaled) / SMALL : NAN;
     *m2 = std::isfinite(scaled) ? INFINITY : NAN;
+}
+
+// How many stretches of n elements one loop handles: so many that they stay in the first-level cache from one pass to
+// the next.
+constexpr std::int64_t BATCH = 2 * BLOCK;
+inline int at_once(std::int64_t n) {
+    return n >= BLOCK ? 2 : static_cast<int>(n * GROUP < BATCH ? GROUP : BATCH / n / 2 * 2);  // in pairs
 }
 
 // The moments of `count` <= GROUP stretches of n elements each, in blocks. ahead: as in loops.hpp.

@@ -64,6 +64,19 @@ public:
         }
     }
 
+    // write(to, row, i, count) is to write elements i to i + count of a row: of `rows` rows of n elements that lie one
+    // after another from `at` on. Short rows are streamed together, as their ends are parts of lines.
+    template <class Write> void put_rows(std::int64_t at, std::int64_t rows, std::int64_t n, Write write) const {
+        const std::int64_t fitting = streamed ? PIECE / n : 1, most = fitting < 1 ? 1 : fitting;
+        for (std::int64_t row = 0; row < rows; row += most) {
+            const std::int64_t here = rows - row < most ? rows - row : most;
+            put(at + row * n, here * n, [&](T* to, std::int64_t i, std::int64_t count) {
+                if (here == 1) return write(to, row, i, count);
+                for (std::int64_t r = 0; r < here; ++r) write(to + r * n, row + r, std::int64_t{0}, n);
+            });
+        }
+    }
+
     // Writes padding: 0, or what `from` holds.
     void fill(const T* from, std::int64_t at, std::int64_t n) const {
         if (n <= 0) return;

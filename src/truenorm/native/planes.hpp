@@ -1,6 +1,7 @@
 // Planes, x[sequence][W][positions]: a statistic covers the planes of a group of channels, over one or more sequences.
 //
-// A statistic that lies in one sequence is measured and used while it is in the cache.
+// A statistic that lies in one sequence is measured and used while it is in the cache. The valid elements of a group
+// are measured in their order, plane after plane, so short planes fill blocks together.
 #pragma once
 
 #include <algorithm>
@@ -11,32 +12,27 @@
 
 namespace truenorm {
 
-// One plane whose valid elements do not lie together, or have sample weights: they are gathered into full blocks.
-template <class T, class A>
-Moments measure_scattered(const CallParams& p, const ValidRuns& runs, std::int64_t q, const T* plane) {
+// One plane with sample weights: its elements are gathered into full blocks.
+template <class T>
+Moments measure_weighted(const CallParams& p, const ValidRuns& runs, std::int64_t q, const T* plane) {
     Moments found;
     T gathered[BLOCK];
-    const T* const only = gathered;
     double weights[BLOCK];
     std::int64_t n = 0;
     const auto flush = [&] {
         if (n == 0) return;
         Moments here;
-        if (p.sample_weight) {
-            for (std::int64_t i = 0; i < n; ++i) here.count += weights[i];
-            loops<T, double>().weighted_moments(gathered, weights, n, p.center, &here.mean, &here.m2);
-            if (!trusted<double>(here.m2))
-                measure_overflowed([&](std::int64_t i) { return load<double>(gathered[i]); }, weights, n, p.center,
-                                   &here.mean, &here.m2);
-        } else {
-            measure_stretches<T, A>(&only, 1, n, p.center, 0, &here);
-        }
+        for (std::int64_t i = 0; i < n; ++i) here.count += weights[i];
+        loops<T, double>().weighted_moments(gathered, weights, n, p.center, &here.mean, &here.m2);
+        if (!trusted<double>(here.m2))
+            measure_overflowed([&](std::int64_t i) { return load<double>(gathered[i]); }, weights, n, p.center,
+                               &here.mean, &here.m2);
         merge(found, here);
         n = 0;
     };
     runs.walk(q, 0, runs.count[q], [&](std::int64_t start, std::int64_t length, std::int64_t) {
         for (std::int64_t i = start; i < start + length; ++i) {
-            const double s = p.sample_weight ? p.sample_weight[i] : 1.0;
+            const double s = p.sample_weight[i];
             if (s == 0) continue;  // an element of weight 0 is not read
             gathered[n] = plane[i - q * p.extent];
             weights[n] = s;
@@ -45,6 +41,20 @@ Moments measure_scattered(const CallParams& p, const ValidRuns& runs, std::int64
     });
     flush();
     return found;
+}
+
+// stretch(start, length) for each valid run of a plane, gap(begin, end) for the padding. Offsets are inside the plane.
+template <class Stretch, class Gap>
+void sweep_plane(const CallParams& p, const ValidRuns& runs, std::int64_t q, Stretch stretch, Gap gap) {
+    const std::int64_t base = q * p.extent;
+    std::int64_t end = 0;
+    for (std::int64_t i = runs.first[q]; i < runs.first[q + 1]; ++i) {
+        const std::int64_t start = runs.runs[i].start - base;
+        gap(end, start);
+        stretch(start, runs.runs[i].length);
+        end = start + runs.runs[i].length;
+    }
+    gap(end, p.positions);
 }
 
 // body(q, from, to) for the groups `from` to `to` of sequence q: so many at once that it is worth a thread.
@@ -58,47 +68,89 @@ template <class Body> void sweep_planes(const CallParams& p, Body body) {
     p.team->share(p.sequences * pieces, item);
 }
 
-// The statistic (sequence q, kept k) over its channels.
-template <class T, class A> Moments measure_group(const Measure<T>& call, std::int64_t q, std::int64_t k) {
-    const CallParams& p = call.p;
-    const ValidRuns& runs = call.runs;
-    Moments found;
-    const T* planes = call.x + (q * p.kept + k) * p.channels * p.positions;
-    if (runs.count[q] == 0) return found;
-    if (p.sample_weight || runs.first[q + 1] - runs.first[q] > 1) {
-        for (std::int64_t c = 0; c < p.channels; ++c)
-            merge(found, measure_scattered<T, A>(p, runs, q, planes + c * p.positions));
-        return found;
+// Copies the valid elements of neighbouring planes of sequence q one after another. block(elements, n) takes each BLOCK
+// of them, and the last ones.
+template <class T, class Block> void gather(const CallParams& p, const ValidRuns& runs, std::int64_t q, const T* plane,
+                                            std::int64_t planes, T* into, Block block) {
+    std::int64_t n = 0;
+    for (std::int64_t c = 0; c < planes; ++c, plane += p.positions) {
+        const auto stretch = [&](std::int64_t start, std::int64_t length) {
+            for (const T* from = plane + start; length > 0;) {
+                const std::int64_t here = length < BLOCK - n ? length : BLOCK - n;
+                std::copy_n(from, here, into + n);
+                from += here, length -= here, n += here;
+                if (n == BLOCK) block(into, n), n = 0;
+            }
+        };
+        sweep_plane(p, runs, q, stretch, [](std::int64_t, std::int64_t) {});
     }
-    const std::int64_t start = runs.runs[runs.first[q]].start - q * p.extent;
-    for (std::int64_t c = 0; c < p.channels; c += GROUP) {
-        const T* at[GROUP];
-        Moments here[GROUP];
-        const int n = static_cast<int>(p.channels - c < GROUP ? p.channels - c : GROUP);
-        for (int r = 0; r < n; ++r) at[r] = planes + (c + r) * p.positions + start;
-        measure_stretches<T, A>(at, n, runs.count[q], p.center, 0, here);
-        for (int r = 0; r < n; ++r) merge(found, here[r]);
-    }
-    return found;
+    if (n) block(into, n);
 }
 
-// found (kept), from `from` to `to`: these groups of sequence q. Groups of one plane each are measured together, like
-// rows.
+// Neighbouring planes of sequence q, `each` of them at a time, as stretches: in place if their valid elements lie
+// together, else gathered.
+template <class T> class Stretches {
+public:
+    std::int64_t length;  // of each
+    bool whole, together;
+
+    Stretches(const CallParams& p, const ValidRuns& runs, std::int64_t q, std::int64_t each)
+        : length(each * runs.count[q]),
+          whole(runs.count[q] == p.positions),
+          together(whole || (each == 1 && runs.first[q + 1] - runs.first[q] == 1)),
+          p(p),
+          runs(runs),
+          q(q),
+          each(each) {}
+
+    // Whether `point` can be used.
+    bool fit() const { return together || length <= BLOCK; }
+
+    // at (n): n <= at_once(length) stretches from a plane on. room: BATCH elements.
+    void point(const T* plane, int n, T* room, const T** at) const {
+        const std::int64_t start = together ? runs.runs[runs.first[q]].start - q * p.extent : 0;
+        for (int r = 0; r < n; ++r, plane += each * p.positions) {
+            at[r] = together ? plane + start : room + r * length;
+            if (!together) gather(p, runs, q, plane, each, room + r * length, [](T*, std::int64_t) {});
+        }
+    }
+
+private:
+    const CallParams& p;
+    const ValidRuns& runs;
+    const std::int64_t q, each;
+};
+
+// found (kept), from `from` to `to`: these groups of sequence q.
 template <class T, class A>
 void measure_groups(const Measure<T>& call, std::int64_t q, std::int64_t from, std::int64_t to, Moments* found) {
     const CallParams& p = call.p;
-    const ValidRuns& runs = call.runs;
-    const bool plain = p.channels == 1 && !p.sample_weight && runs.first[q + 1] - runs.first[q] == 1;
-    if (!plain) {
-        for (std::int64_t k = from; k < to; ++k) found[k] = measure_group<T, A>(call, q, k);
+    std::fill(found + from, found + to, Moments{});
+    const Stretches<T> stretches(p, call.runs, q, p.channels);
+    if (stretches.length == 0) return;
+    const auto planes = [&](std::int64_t k) { return call.x + (q * p.kept + k) * p.channels * p.positions; };
+    T room[BATCH];
+    if (p.sample_weight) {
+        for (std::int64_t k = from; k < to; ++k)
+            for (std::int64_t c = 0; c < p.channels; ++c)
+                merge(found[k], measure_weighted(p, call.runs, q, planes(k) + c * p.positions));
         return;
     }
-    const T* first = call.x + q * p.kept * p.positions + runs.runs[runs.first[q]].start - q * p.extent;
-    for (std::int64_t k = from; k < to; k += GROUP) {
+    if (!stretches.fit()) {
+        for (std::int64_t k = from; k < to; ++k)
+            gather(p, call.runs, q, planes(k), p.channels, room, [&](const T* block, std::int64_t n) {
+                Moments here;
+                measure_stretches<T, A>(&block, 1, n, p.center, 0, &here);
+                merge(found[k], here);
+            });
+        return;
+    }
+    const int most = at_once(stretches.length);
+    for (std::int64_t k = from; k < to; k += most) {
         const T* at[GROUP];
-        const int n = static_cast<int>(to - k < GROUP ? to - k : GROUP);
-        for (int r = 0; r < n; ++r) at[r] = first + (k + r) * p.positions;
-        measure_stretches<T, A>(at, n, runs.count[q], p.center, 0, found + k);
+        const int n = static_cast<int>(to - k < most ? to - k : most);
+        stretches.point(planes(k), n, room, at);
+        measure_stretches<T, A>(at, n, stretches.length, p.center, 0, found + k);
     }
 }
 
@@ -116,195 +168,202 @@ template <class T, class A> void measure_planes(const Measure<T>& call) {
     }
 }
 
-// stretch(start, length) for each valid run of a plane, gap(begin, end) for the padding. Offsets are inside the plane.
-template <class Stretch, class Gap>
-void sweep_plane(const CallParams& p, const ValidRuns& runs, std::int64_t q, Stretch stretch, Gap gap) {
-    const std::int64_t base = q * p.extent;
-    std::int64_t end = 0;
-    for (std::int64_t i = runs.first[q]; i < runs.first[q + 1]; ++i) {
-        const std::int64_t start = runs.runs[i].start - base;
-        gap(end, start);
-        stretch(start, runs.runs[i].length);
-        end = start + runs.runs[i].length;
-    }
-    gap(end, p.positions);
-}
-
-// The statistic of group k of sequence q. The functions of a group take it as i.
+// The statistic of group k of sequence q.
 inline std::int64_t statistic_of(const CallParams& p, std::int64_t q, std::int64_t k) {
     return q / p.reduced * p.kept + k;
 }
 
+// Writes the planes `from` to `to` of sequence q. write(c, start, to, n) writes n elements of plane c, from `start` on;
+// padding is filled.
+template <class T, class Write> void write_planes(const CallParams& p, const ValidRuns& runs, const Output<T>& output,
+                                                  const T* padding, std::int64_t q, std::int64_t from, std::int64_t to,
+                                                  Write write) {
+    const std::int64_t first = (q * p.width() + from) * p.positions;
+    if (runs.count[q] == p.positions)
+        return output.put_rows(
+            first, to - from, p.positions,
+            [&](T* into, std::int64_t row, std::int64_t i, std::int64_t n) { write(from + row, i, into, n); });
+    for (std::int64_t c = from, at = first; c < to; ++c, at += p.positions) {
+        const auto stretch = [&](std::int64_t start, std::int64_t length) {
+            output.put(at + start, length,
+                       [&](T* into, std::int64_t i, std::int64_t n) { write(c, start + i, into, n); });
+        };
+        sweep_plane(p, runs, q, stretch,
+                    [&](std::int64_t begin, std::int64_t end) { output.fill(padding, at + begin, end - begin); });
+    }
+}
+
+// y of group k of sequence q, whose statistic is i.
 template <class T, class A>
 void forward_group(const Forward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i, double rstd) {
     const CallParams& p = call.p;
-    const T* const x = call.x;
     const Affine& affine = call.affine;
-    const Moments& found = call.moments[i];
-    for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
-        const std::int64_t plane = (q * p.width() + c) * p.positions;
+    const double middle = center_of(call.moments[i], rstd);
+    const auto write = [&](std::int64_t c, std::int64_t start, T* to, std::int64_t n) {
         const double scale = rstd * affine.weight[c], bias = affine.bias[c];
-        const double middle = center_of(found, rstd);
         const LoopStatistic<A> one(middle, scale);
-        const bool fits = one.fits && holds<A>(bias);
-        const auto stretch = [&](std::int64_t start, std::int64_t length) {
-            const T* from = x + plane + start;
-            call.y.put(plane + start, length, [&](T* to, std::int64_t i, std::int64_t n) {
-                if (fits) loops<T, A>().forward(from + i, to, n, one.hi, one.lo, one.rstd, static_cast<A>(bias));
-                else loops<T, double>().forward(from + i, to, n, middle, 0.0, scale, bias);
-            });
-        };
-        sweep_plane(p, call.runs, q, stretch, [&](std::int64_t begin, std::int64_t end) {
-            call.y.fill(p.keep_padding ? x : nullptr, plane + begin, end - begin);
-        });
-    }
+        const T* x = call.x + (q * p.width() + c) * p.positions + start;
+        if (one.fits && holds<A>(bias)) loops<T, A>().forward(x, to, n, one.hi, one.lo, one.rstd, static_cast<A>(bias));
+        else loops<T, double>().forward(x, to, n, middle, 0.0, scale, bias);
+    };
+    write_planes(p, call.runs, call.y, p.keep_padding ? call.x : nullptr, q, k * p.channels, (k + 1) * p.channels,
+                 write);
 }
 
 template <class T, class A> void forward_planes(const Forward<T>& call) {
     const CallParams& p = call.p;
     Moments* const found = call.moments;
-    const bool given = call.given;
     const bool together = p.reduced == 1;  // each group is a statistic of its own: measure it and write it at once
-    if (!given && !together) measure_planes<T, A>(call.measure());
-    std::vector<double> rstd(p.statistics());
-    const auto settle = [&](std::int64_t i) { rstd[i] = rstd_of(p, found[i]); };
-    for (std::int64_t i = 0; (given || !together) && i < p.statistics(); ++i) settle(i);
+    if (!call.given && !together) measure_planes<T, A>(call.measure());
+    std::vector<double> rstd(together ? 0 : p.statistics());
+    for (std::size_t i = 0; i < rstd.size(); ++i) rstd[i] = rstd_of(p, found[i]);
     sweep_planes(p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) {
         const std::int64_t q = p.sequences - 1 - turn,
                            first = statistic_of(p, q, 0);  // from the last: see sweep_columns
-        if (!given && together) {
-            measure_groups<T, A>(call.measure(), q, from, to, found + first);
-            for (std::int64_t k = from; k < to; ++k) settle(first + k);
-        }
-        for (std::int64_t k = from; k < to; ++k) forward_group<T, A>(call, q, k, first + k, rstd[first + k]);
+        if (!call.given && together) measure_groups<T, A>(call.measure(), q, from, to, found + first);
+        for (std::int64_t k = from; k < to; ++k)
+            forward_group<T, A>(call, q, k, first + k, together ? rstd_of(p, found[first + k]) : rstd[first + k]);
         call.y.finish();
     });
 }
 
-// parts (channels, 2): the sums of dy and of dy * xhat over each plane of the group. Valid elements that do not lie
-// together are gathered into full blocks, so that the gaps between them change no bit.
-template <class T, class A>
-void sums_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i, double rstd, double* parts) {
+// plain and product (width), from plane `from` to `to` of sequence q: the sums of dy and of dy * xhat over each plane.
+// rstd(i): of statistic i.
+template <class T, class A, class Rstd> void sums_planes(const Backward<T>& call, std::int64_t q, std::int64_t from,
+                                                         std::int64_t to, Rstd rstd, double* plain, double* product) {
     const CallParams& p = call.p;
-    const Moments& found = call.moments[i];
-    const double middle = center_of(found, rstd);
-    const LoopStatistic<A> one(middle, rstd);
-    const bool scattered = call.runs.first[q + 1] - call.runs.first[q] > 1;
-    for (std::int64_t c = 0; c < p.channels; ++c) {
-        const std::int64_t at = (q * p.width() + k * p.channels + c) * p.positions;
-        double plain = 0, product = 0;
-        const auto add = [&](const T* xs, const T* dys, std::int64_t n) {
-            double here = 0, here_product = 0;
-            if (one.fits) loops<T, A>().sums(xs, dys, n, one.hi, one.lo, one.rstd, &here, &here_product);
-            if (!one.fits || !std::isfinite(here) || !std::isfinite(here_product))  // beyond float
-                loops<T, double>().sums(xs, dys, n, middle, 0.0, rstd, &here, &here_product);
-            plain += here;
-            product += here_product;
-        };
-        T gathered_x[BLOCK], gathered_dy[BLOCK];
-        std::int64_t gathered = 0;
-        const auto stretch = [&](std::int64_t start, std::int64_t length) {
-            const T *xs = call.x + at + start, *dys = call.dy + at + start;
-            for (std::int64_t j = 0; !scattered && j < length; j += BLOCK)
-                add(xs + j, dys + j, length - j < BLOCK ? length - j : BLOCK);
-            for (std::int64_t j = 0; scattered && j < length; ++j) {
-                gathered_x[gathered] = xs[j];
-                gathered_dy[gathered] = dys[j];
-                if (++gathered < BLOCK) continue;
-                add(gathered_x, gathered_dy, gathered);
-                gathered = 0;
+    std::fill(plain + from, plain + to, 0.0);
+    std::fill(product + from, product + to, 0.0);
+    const Stretches<T> stretches(p, call.runs, q, 1);
+    if (stretches.length == 0) return;
+    T room[BATCH], room_dy[BATCH];
+    const std::int64_t first = statistic_of(p, q, 0);
+    const int most = stretches.fit() ? at_once(stretches.length) : 1;
+    for (std::int64_t c = from; c < to; c += most) {
+        const int n = static_cast<int>(to - c < most ? to - c : most);
+        double mean[GROUP], factor[GROUP];
+        A hi[GROUP], lo[GROUP], narrow[GROUP];
+        bool fits[GROUP];
+        std::int64_t k = c / p.channels, end = c;  // the group of a plane, and where it ends
+        for (int r = 0; r < n; ++r) {
+            if (c + r < end) {
+                factor[r] = factor[r - 1], mean[r] = mean[r - 1];
+                hi[r] = hi[r - 1], lo[r] = lo[r - 1], narrow[r] = narrow[r - 1], fits[r] = fits[r - 1];
+                continue;
+            }
+            factor[r] = rstd(first + k);
+            mean[r] = center_of(call.moments[first + k], factor[r]);
+            const LoopStatistic<A> one(mean[r], factor[r]);
+            hi[r] = one.hi, lo[r] = one.lo, narrow[r] = one.rstd, fits[r] = one.fits;
+            end = ++k * p.channels;
+        }
+        const auto add = [&](const T* const* xs, const T* const* dys, std::int64_t length) {
+            double here[GROUP], here_product[GROUP];
+            loops<T, A>().sums(xs, dys, n, length, hi, lo, narrow, here, here_product);
+            for (int r = 0; r < n; ++r) {
+                const double zero = 0;
+                if (!fits[r] || !std::isfinite(here[r]) || !std::isfinite(here_product[r]))  // beyond float
+                    loops<T, double>().sums(xs + r, dys + r, 1, length, mean + r, &zero, factor + r, here + r,
+                                            here_product + r);
+                plain[c + r] += here[r];
+                product[c + r] += here_product[r];
             }
         };
-        sweep_plane(p, call.runs, q, stretch, [](std::int64_t, std::int64_t) {});
-        if (gathered) add(gathered_x, gathered_dy, gathered);
-        parts[2 * c] = plain;
-        parts[2 * c + 1] = product;
+        const std::int64_t at = (q * p.width() + c) * p.positions;
+        const T *xs[GROUP], *dys[GROUP];
+        if (stretches.fit()) {
+            stretches.point(call.x + at, n, room, xs);
+            stretches.point(call.dy + at, n, room_dy, dys);
+            for (std::int64_t j = 0; j < stretches.length; j += BLOCK) {
+                add(xs, dys, stretches.length - j < BLOCK ? stretches.length - j : BLOCK);
+                for (int r = 0; r < n; ++r) xs[r] += BLOCK, dys[r] += BLOCK;
+            }
+        } else {  // both in step, block by block
+            std::vector<T> all(static_cast<std::size_t>(stretches.length));
+            std::int64_t done = 0;
+            gather(p, call.runs, q, call.x + at, 1, room, [&](const T* block, std::int64_t length) {
+                std::copy_n(block, length, &all[static_cast<std::size_t>(done)]);
+                done += length;
+            });
+            done = 0;
+            gather(p, call.runs, q, call.dy + at, 1, room_dy, [&](const T* block, std::int64_t length) {
+                const T* const x = &all[static_cast<std::size_t>(done)];
+                add(&x, &block, length);
+                done += length;
+            });
+        }
     }
 }
 
+// dx of group k of sequence q, whose statistic is i.
 template <class T, class A> void backward_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i,
                                                 double rstd, const Shared& shared) {
     const CallParams& p = call.p;
-    const double* const weight = call.weight;
-    const Moments& found = call.moments[i];
-    for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
-        const std::int64_t plane = (q * p.width() + c) * p.positions;
-        const double scale = rstd * weight[c];
-        const double middle = center_of(found, rstd);
+    const double middle = center_of(call.moments[i], rstd);
+    const bool narrow = holds<A>(shared.through_mean) && holds<A>(shared.through_var) && !p.sample_weight;
+    const auto write = [&](std::int64_t c, std::int64_t start, T* to, std::int64_t n) {
+        const double scale = rstd * call.weight[c];
         const LoopStatistic<A> one(middle, scale);
-        const bool fits = one.fits && holds<A>(shared.through_mean) && holds<A>(shared.through_var) && !p.sample_weight;
-        const auto stretch = [&](std::int64_t start, std::int64_t length) {
-            const T *xs = call.x + plane + start, *dys = call.dy + plane + start;
+        const bool fits = one.fits && narrow;
+        const std::int64_t at = (q * p.width() + c) * p.positions + start;
+        const T *x = call.x + at, *dy = call.dy + at;
+        if (!call.used()) {  // the moments are constants: x is not read
+            if (fits) loops<T, A>().forward(dy, to, n, 0, 0, one.rstd, 0);
+            else loops<T, double>().forward(dy, to, n, 0.0, 0.0, scale, 0.0);
+        } else if (fits) {
+            loops<T, A>().backward(x, dy, to, n, one.hi, one.lo, one.rstd, static_cast<A>(shared.through_mean),
+                                   static_cast<A>(shared.through_var), nullptr);
+        } else {
             const double* s = p.sample_weight ? p.sample_weight + q * p.extent + start : nullptr;
-            call.dx.put(plane + start, length, [&](T* to, std::int64_t i, std::int64_t n) {
-                if (!call.used()) {  // the moments are constants: x is not read
-                    if (fits) loops<T, A>().forward(dys + i, to, n, 0, 0, one.rstd, 0);
-                    else loops<T, double>().forward(dys + i, to, n, 0.0, 0.0, scale, 0.0);
-                } else if (fits) {
-                    loops<T, A>().backward(xs + i, dys + i, to, n, one.hi, one.lo, one.rstd,
-                                           static_cast<A>(shared.through_mean), static_cast<A>(shared.through_var),
-                                           nullptr);
-                } else {
-                    loops<T, double>().backward(xs + i, dys + i, to, n, middle, 0.0, scale, shared.through_mean,
-                                                shared.through_var, s ? s + i : nullptr);
-                }
-            });
-        };
-        sweep_plane(p, call.runs, q, stretch, [&](std::int64_t begin, std::int64_t end) {
-            call.dx.fill(p.keep_padding ? call.dy : nullptr, plane + begin, end - begin);
-        });
-    }
+            loops<T, double>().backward(x, dy, to, n, middle, 0.0, scale, shared.through_mean, shared.through_var, s);
+        }
+    };
+    write_planes(p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr, q, k * p.channels, (k + 1) * p.channels,
+                 write);
 }
 
 template <class T, class A> void backward_planes(const Backward<T>& call) {
     const CallParams& p = call.p;
     const double* const weight = call.weight;
-    const Moments* const found = call.moments;
-    const bool together = p.reduced == 1;
-    std::vector<double> rstd(p.statistics()), scale(p.statistics());
-    std::vector<Shared> shared(p.statistics());
-    for (std::int64_t i = 0; i < p.statistics(); ++i) rstd[i] = rstd_of(p, found[i]);
-    const auto settle = [&](std::int64_t i) {
-        const Sums* all = call.used() ? call.used() + i : nullptr;
-        scale[i] = scale_of(p, found[i], all, rstd[i]);
-        shared[i] = shared_of(p, found[i], all, scale[i]);
-    };
+    const std::int64_t width = p.width();
+    const bool together = p.reduced == 1;  // each group is a statistic of its own: sum it and write it at once
+    std::vector<double> all_rstd(together ? 0 : p.statistics());
+    for (std::size_t i = 0; i < all_rstd.size(); ++i) all_rstd[i] = rstd_of(p, call.moments[i]);
+    const auto rstd = [&](std::int64_t i) { return together ? rstd_of(p, call.moments[i]) : all_rstd[i]; };
     const auto write = [&](std::int64_t q, std::int64_t from, std::int64_t to) {
-        for (std::int64_t k = from, i = statistic_of(p, q, from); k < to; ++k, ++i)
-            backward_group<T, A>(call, q, k, i, scale[i], shared[i]);
+        for (std::int64_t k = from, i = statistic_of(p, q, from); k < to; ++k, ++i) {
+            const Sums* const sums = call.used() ? call.used() + i : nullptr;
+            const double scale = scale_of(p, call.moments[i], sums, rstd(i));
+            backward_group<T, A>(call, q, k, i, scale, shared_of(p, call.moments[i], sums, scale));
+        }
         call.dx.finish();
     };
     if (!call.given) {
-        std::vector<double> parts(p.sequences * p.width() * 2);
-        // Adds the parts of group k of a sequence to the sums of statistic i.
-        const auto add = [&](std::int64_t k, std::int64_t i, const double* part) {
-            for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c, part += 2) {
-                call.sums[i].dxhat += weight[c] * part[0];
-                call.sums[i].dxhat_xhat += weight[c] * part[1];
-            }
+        std::vector<double> parts(p.sequences * width * 2);  // of each sequence: the sums of dy, and of dy * xhat
+        // Adds the parts of groups of a sequence to the sums of their statistics.
+        const auto add = [&](std::int64_t q, std::int64_t from, std::int64_t to, const double* part) {
+            Sums* const into = call.sums + statistic_of(p, q, 0);
+            for (std::int64_t k = from; k < to; ++k)
+                for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
+                    into[k].dxhat += weight[c] * part[c];
+                    into[k].dxhat_xhat += weight[c] * part[width + c];
+                }
         };
         sweep_planes(p, [&](std::int64_t q, std::int64_t from, std::int64_t to) {
-            double* part = &parts[(q * p.kept + from) * p.channels * 2];
-            for (std::int64_t k = from, i = statistic_of(p, q, from); k < to; ++k, ++i, part += p.channels * 2) {
-                sums_group<T, A>(call, q, k, i, rstd[i], part);
-                if (!together) continue;
-                add(k, i, part);
-                settle(i);
-            }
-            if (together && call.dx) write(q, from, to);
+            double* const part = &parts[q * width * 2];
+            sums_planes<T, A>(call, q, from * p.channels, to * p.channels, rstd, part, part + width);
+            if (!together) return;
+            add(q, from, to, part);
+            if (call.dx) write(q, from, to);
         });
         for (std::int64_t q = 0; q < p.sequences; ++q) {
-            const double* part = &parts[q * p.width() * 2];
-            for (std::int64_t k = 0, i = statistic_of(p, q, 0); !together && k < p.kept; ++k, ++i)
-                add(k, i, part + k * p.channels * 2);
-            for (std::int64_t c = 0; c < p.width(); ++c) {
-                call.dbias[c] += part[2 * c];
-                call.dweight[c] += part[2 * c + 1];
-            }
+            const double* const part = &parts[q * width * 2];
+            if (!together) add(q, 0, p.kept, part);
+            for (std::int64_t c = 0; c < width; ++c) call.dbias[c] += part[c];
+            for (std::int64_t c = 0; c < width; ++c) call.dweight[c] += part[width + c];
         }
         if (together || !call.dx) return;
     }
-    for (std::int64_t i = 0; i < p.statistics(); ++i) settle(i);
     sweep_planes(
         p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) { write(p.sequences - 1 - turn, from, to); });
 }

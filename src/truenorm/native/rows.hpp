@@ -9,19 +9,26 @@
 
 namespace truenorm {
 
+// Rows of one item of work, and of one part of dweight and dbias: fewer of wide rows, so that few rows are shared too.
+constexpr std::int64_t WIDE = 1024, WIDE_ROWS = 16;
+inline std::vector<Chunk> chunks_of_rows(const CallParams& p, const ValidRuns& runs) {
+    return chunks_of(runs, p.width() < WIDE ? BLOCK_ROWS : WIDE_ROWS);
+}
+
 // group(rows, n, chunk) for n <= GROUP valid rows at a time, gap(begin, end) for the padding between them. Groups are
-// cut by the number of valid rows alone.
+// cut by the number of valid rows and their width alone.
 template <class Gap, class Group>
 void sweep_rows(const CallParams& p, const ValidRuns& runs, const std::vector<Chunk>& chunks, Gap gap, Group group) {
     auto item = [&](std::int64_t index) {
         std::int64_t rows[GROUP];
+        const int most = at_once(p.channels);
         int n = 0;
         runs.walk(0, chunks[index].from, chunks[index].to,
                   [&](std::int64_t start, std::int64_t length, std::int64_t i) {
                       if (start == runs.runs[i].start) gap(runs.end_before(i), start);
                       for (std::int64_t r = start; r < start + length; ++r) {
                           rows[n] = r;
-                          if (++n == GROUP) group(rows, n, index), n = 0;
+                          if (++n == most) group(rows, n, index), n = 0;
                       }
                   });
         if (n) group(rows, n, index);
@@ -30,12 +37,20 @@ void sweep_rows(const CallParams& p, const ValidRuns& runs, const std::vector<Ch
     gap(runs.end_before(static_cast<std::int64_t>(runs.runs.size())), p.rows);
 }
 
+// stretch(first, count) for those of n rows that lie one after another in memory.
+template <class Stretch> void each_stretch(const CallParams& p, const std::int64_t* rows, int n, Stretch stretch) {
+    for (int first = 0, end; first < n; first = end) {
+        for (end = first + 1; p.kept == 1 && end < n && rows[end] == rows[end - 1] + 1;) ++end;
+        stretch(first, end - first);
+    }
+}
+
 // found (n): the statistics (row, k) of n <= GROUP rows.
 template <class T, class A> void measure_group_of_rows(const CallParams& p, const T* x, const std::int64_t* rows, int n,
                                                        std::int64_t k, Moments* found) {
     const T* at[GROUP] = {};
     for (int r = 0; r < n; ++r) at[r] = x + (rows[r] * p.kept + k) * p.channels;
-    measure_stretches<T, A>(at, n, p.channels, p.center, GROUP * p.width(), found);
+    measure_stretches<T, A>(at, n, p.channels, p.center, at_once(p.channels) * p.width(), found);
     for (int r = 0; p.sample_weight && r < n; ++r) {
         const double s = p.sample_weight[rows[r]];
         found[r] = s == 0 ? Moments{} : Moments{found[r].count * s, found[r].mean, found[r].m2 * s};
@@ -54,7 +69,7 @@ template <class T, class A> void measure_rows(const Measure<T>& call) {
             for (int r = 0; r < n; ++r) found[rows[r] * p.kept + k] = here[r];
         }
     };
-    sweep_rows(p, runs, chunks_of(runs, BLOCK_ROWS), [](std::int64_t, std::int64_t) {}, group);
+    sweep_rows(p, runs, chunks_of_rows(p, runs), [](std::int64_t, std::int64_t) {}, group);
 }
 
 // A parameter (width) in the type of the loops. fits: whether it holds all of it.
@@ -96,11 +111,12 @@ template <class T, class A> void forward_rows(const Forward<T>& call) {
                 else one = here[r];
                 rstd[r] = rstd_of(p, here[r]);
             }
-            for (int r = 0; r < n; ++r) {
-                const std::int64_t at = (rows[r] * p.kept + k) * p.channels;
-                const double middle = center_of(here[r], rstd[r]);
-                const LoopStatistic<A> one(middle, rstd[r]);
-                y.put(at, p.channels, [&](T* to, std::int64_t j, std::int64_t m) {
+            each_stretch(p, rows, n, [&](int first, int count) {
+                const std::int64_t start = (rows[first] * p.kept + k) * p.channels;
+                y.put_rows(start, count, p.channels, [&](T* to, std::int64_t row, std::int64_t j, std::int64_t m) {
+                    const std::int64_t r = first + row, at = start + row * p.channels;
+                    const double middle = center_of(here[r], rstd[r]);
+                    const LoopStatistic<A> one(middle, rstd[r]);
                     if (one.fits && narrow) {
                         loops<T, A>().row_forward(x + at + j, to, m, one.hi, one.lo, one.rstd, weight.at(c + j),
                                                   bias.at(c + j));
@@ -109,11 +125,11 @@ template <class T, class A> void forward_rows(const Forward<T>& call) {
                                                        affine.bias + c + j);
                     }
                 });
-            }
+            });
         }
         y.finish();
     };
-    sweep_rows(p, runs, chunks_of(runs, BLOCK_ROWS), gap, group);
+    sweep_rows(p, runs, chunks_of_rows(p, runs), gap, group);
 }
 
 // The statistics (row, k) of up to GROUP rows, in the form that their sums need.
@@ -203,7 +219,7 @@ template <class T, class A> void backward_rows(const Backward<T>& call) {
     const bool constant = call.constant;
     const std::int64_t width = p.width();
     const Narrowed<A> narrow(weight, width);
-    const std::vector<Chunk> chunks = chunks_of(runs, BLOCK_ROWS);
+    const std::vector<Chunk> chunks = chunks_of_rows(p, runs);
     std::vector<A> parts(given ? 0 : chunks.size() * 2 * width);
     // dx = dy * scale + 0 of rows whose moments are constants, or have weight 0.
     const bool some_apart = constant || p.sample_weight;
@@ -219,7 +235,7 @@ template <class T, class A> void backward_rows(const Backward<T>& call) {
             Sums here[GROUP];
             if (!given) {
                 A* into = &parts[chunk * 2 * width + c];
-                all.sum(p.channels, GROUP * width, narrow.at(c), weight + c, here, into, into + width);
+                all.sum(p.channels, at_once(p.channels) * width, narrow.at(c), weight + c, here, into, into + width);
             }
             Shared shared[GROUP];
             bool lone[GROUP];
@@ -233,29 +249,32 @@ template <class T, class A> void backward_rows(const Backward<T>& call) {
                 shared[r].through_mean *= s;
                 shared[r].through_var *= s;
             }
-            for (int r = 0; dx && r < n; ++r) {
+            if (!dx) continue;
+            const auto write = [&](std::int64_t r, T* to, std::int64_t j, std::int64_t m) {
                 const double through_mean = shared[r].through_mean, through_var = shared[r].through_var;
                 const bool fits = all.fits[r] && holds<A>(through_mean) && holds<A>(through_var);
                 const bool apart = constant || (p.sample_weight && p.sample_weight[rows[r]] == 0);
-                const auto write = [&](T* to, std::int64_t j, std::int64_t m) {
-                    if (apart && fits) {
-                        loops<T, A>().row_forward(all.dy[r] + j, to, m, 0, 0, all.factor[r], narrow.at(c + j),
-                                                  narrow_zeros.data() + c + j);
-                    } else if (apart) {
-                        loops<T, double>().row_forward(all.dy[r] + j, to, m, 0.0, 0.0, all.rstd[r], weight + c + j,
-                                                       zeros.data() + c + j);
-                    } else if (fits) {
-                        loops<T, A>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.hi[r], all.lo[r],
-                                                   lone[r] ? 0 : all.factor[r], narrow.at(c + j),
-                                                   static_cast<A>(through_mean), static_cast<A>(through_var));
-                    } else {
-                        loops<T, double>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.mean[r], 0.0,
-                                                        lone[r] ? 0 : all.rstd[r], weight + c + j, through_mean,
-                                                        through_var);
-                    }
-                };
-                dx.put((rows[r] * p.kept + k) * p.channels, p.channels, write);
-            }
+                if (apart && fits) {
+                    loops<T, A>().row_forward(all.dy[r] + j, to, m, 0, 0, all.factor[r], narrow.at(c + j),
+                                              narrow_zeros.data() + c + j);
+                } else if (apart) {
+                    loops<T, double>().row_forward(all.dy[r] + j, to, m, 0.0, 0.0, all.rstd[r], weight + c + j,
+                                                   zeros.data() + c + j);
+                } else if (fits) {
+                    loops<T, A>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.hi[r], all.lo[r],
+                                               lone[r] ? 0 : all.factor[r], narrow.at(c + j),
+                                               static_cast<A>(through_mean), static_cast<A>(through_var));
+                } else {
+                    loops<T, double>().row_backward(all.x[r] + j, all.dy[r] + j, to, m, all.mean[r], 0.0,
+                                                    lone[r] ? 0 : all.rstd[r], weight + c + j, through_mean,
+                                                    through_var);
+                }
+            };
+            each_stretch(p, rows, n, [&](int first, int count) {
+                dx.put_rows(
+                    (rows[first] * p.kept + k) * p.channels, count, p.channels,
+                    [&](T* to, std::int64_t row, std::int64_t j, std::int64_t m) { write(first + row, to, j, m); });
+            });
         }
         dx.finish();
     };

@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -31,14 +32,15 @@ public:
     static bool register_torch(nb::handle capsule, nb::handle tensor, nb::handle parameter) {
         const void* found = PyCapsule_GetPointer(capsule.ptr(), dlpack::CAPSULE);
         if (!found) throw nb::python_error();
-        exchange = static_cast<const dlpack::Exchange*>(found);
-        if (exchange->major != dlpack::MAJOR || !exchange->look) exchange = nullptr;
+        const auto* known = static_cast<const dlpack::Exchange*>(found);
+        if (known->major != dlpack::MAJOR || !known->look) known = nullptr;
         types[0] = reinterpret_cast<PyTypeObject*>(tensor.ptr());
         types[1] = reinterpret_cast<PyTypeObject*>(parameter.ptr());
         is_neg = PyUnicode_InternFromString("is_neg");
         untyped_storage = PyUnicode_InternFromString("untyped_storage");
         nbytes = PyUnicode_InternFromString("nbytes");
-        return exchange != nullptr;
+        exchange.store(known, std::memory_order_release);  // last: other threads may read tensors meanwhile
+        return known != nullptr;
     }
 
     // Whether it has elements that can be read in place, in one of these formats; `letter` says which. Any strides.
@@ -52,8 +54,9 @@ public:
     bool read_trusted(nb::handle object, const char* letters) {
         data = nullptr;
         PyTypeObject* type = Py_TYPE(object.ptr());
-        if (!exchange || (type != types[0] && type != types[1])) return false;
-        if (exchange->look(object.ptr(), &view) != 0) {
+        const dlpack::Exchange* const known = exchange.load(std::memory_order_acquire);
+        if (!known || (type != types[0] && type != types[1])) return false;
+        if (known->look(object.ptr(), &view) != 0) {
             PyErr_Clear();
             return false;
         }
@@ -97,7 +100,7 @@ public:
     // A view that stands for the negative of its memory, such as the imaginary part of a conjugate. DLPack does not say
     // so.
     static bool negated(nb::handle object) {
-        PyObject* const found = PyObject_CallMethodNoArgs(object.ptr(), is_neg);
+        PyObject* const found = call_method(object.ptr(), is_neg);
         if (!found) PyErr_Clear();
         const bool is = found != Py_False;
         Py_XDECREF(found);
@@ -112,7 +115,7 @@ public:
     char letter = 0;  // of the buffer protocol; H is bfloat16
 
 private:
-    static inline const dlpack::Exchange* exchange = nullptr;
+    static inline std::atomic<const dlpack::Exchange*> exchange{nullptr};
     static inline PyTypeObject* types[2] = {};
     static inline PyObject *is_neg = nullptr, *untyped_storage = nullptr, *nbytes = nullptr;
     // The address of a tensor whose storage was freed is its offset. Offsets are smaller than this, and almost all
@@ -120,9 +123,14 @@ private:
     static constexpr std::uintptr_t ANY_OFFSET = std::uintptr_t{1} << 40;
     dlpack::Tensor view;
 
+    // PyObject_CallMethodNoArgs, which Python's stable ABI lacks.
+    static PyObject* call_method(PyObject* object, PyObject* name) {
+        return PyObject_VectorcallMethod(name, &object, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    }
+
     static bool freed(nb::handle object) {
-        PyObject* const held = PyObject_CallMethodNoArgs(object.ptr(), untyped_storage);
-        PyObject* const size = held ? PyObject_CallMethodNoArgs(held, nbytes) : nullptr;
+        PyObject* const held = call_method(object.ptr(), untyped_storage);
+        PyObject* const size = held ? call_method(held, nbytes) : nullptr;
         const bool none = !size || PyObject_IsTrue(size) != 1;
         if (PyErr_Occurred()) PyErr_Clear();
         Py_XDECREF(size);
