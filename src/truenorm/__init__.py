@@ -36,7 +36,8 @@ This is the whole public surface of the NumPy core. It imports only NumPy and it
 
 from truenorm.core import running
 from truenorm.core.moments import Moments
-from truenorm.core.norm import Norm, batch, group, instance, layer, rms
+from truenorm.core.norm import Norm
+from truenorm.core.recipes import batch, group, instance, layer, rms
 from truenorm.engine import backward, backward_sums, forward, measure, merge
 from truenorm.explanation.steps import explain
 

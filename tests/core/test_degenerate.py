@@ -1,6 +1,7 @@
 """Degenerate cases: nothing is valid, arrays are empty, or there are too few elements for a variance."""
 
 import itertools
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -207,6 +208,19 @@ def test_squared_deviations_that_overflow_give_the_bias(name: str, weights: list
             found.moments.mean, np.full(layout.statistics, mean), 1e-15 * np.abs(values).max(), f"{what}: mean"
         )
         assert (found.moments.m2 == np.inf).all(), what
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_mean_of_many_values_whose_squares_overflow_is_exact(weighted: bool) -> None:
+    """The first value is far from the mean of the others, so sums around it are large."""
+    x = np.concatenate([[-1.47e306], np.random.default_rng(11).normal(0, 1e303, 2000)])
+    weights = np.full(2001, 0.75)
+    mean = math.fsum(x / 2001)
+    for norm, shape in ((tn.batch(), (2001, 1)), (tn.instance(), (1, 2001, 1)), (tn.Norm("b c [t]"), (1, 1, 2001))):
+        s = weights.reshape(norm.view(shape).positions) if weighted else None
+        moments = tn.measure(x.reshape(shape), norm, sample_weight=s)
+        assert_close(moments.mean, np.full(moments.shape, mean), 2 * ULP * 1.47e306, f"{norm}: mean")
+        assert (moments.m2 == np.inf).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -243,6 +243,18 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "sample_weight must have the shape (1, 5), one for each packed row, got (5,).",
     ),
     (
+        lambda: tn.measure(ROWS[None], tn.instance(), offsets=[0, 2, 5], sample_weight=np.ones((0, 5))),
+        "sample_weight must have the shape (1, 5), one for each packed row, got (0, 5).",
+    ),
+    (
+        lambda: tn.measure(np.zeros((5, 2, 3)), tn.instance(), segments=[0] * 5, sample_weight=np.ones((5, 2, 1, 1))),
+        "sample_weight must have the shape (5, 2), one for each packed row, got (5, 2, 1, 1).",
+    ),
+    (
+        lambda: tn.measure(np.zeros((2, 4, 5, 3)), Norm("b [h w] c"), along="w"),
+        "along says which axis lengths run along, got no lengths. Pass lengths= with it.",
+    ),
+    (
         lambda: tn.measure(np.zeros((5, 2, 3)), tn.instance(), segments=[0] * 5, sample_weight=np.ones((5, 3))),
         "sample_weight must have the shape (5, 2), one for each packed row, got (5, 3).",
     ),

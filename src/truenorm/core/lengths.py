@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import count
 from numbers import Integral
 from typing import Any
 
@@ -101,14 +102,18 @@ def _check_vector(layout: Layout, lengths: Any, b: int, axis: int, along: int | 
 
 def mask_of_lengths(layout: Layout, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
     """The valid elements, from what `check_lengths` returned; broadcasts against x."""
-    axes = (layout.ragged_axis,) if lengths.ndim == 1 else layout.position_axes
+    if lengths.ndim > 1:
+        axes = layout.position_axes
+    else:
+        assert layout.ragged_axis is not None
+        axes = (layout.ragged_axis,)
 
     def only(axis: int | None) -> list[int]:
         return [one.size if i == axis else 1 for i, one in enumerate(layout.axes)]
 
     valid = np.ones((), bool)
     for axis, counts in zip(axes, np.atleast_2d(lengths), strict=True):
-        steps = np.arange(layout.axes[axis].size if axis is not None else 0).reshape(only(axis))
+        steps = np.arange(layout.axes[axis].size).reshape(only(axis))
         valid = valid & (steps < counts.reshape(only(layout.find(BATCH))))
     return np.asarray(valid)
 
@@ -138,7 +143,7 @@ def norm_along(norm: Norm, rank: int, along: int | str) -> Norm:
             f"({', '.join(names) or 'it has none'}), got {along!r}."
         )
     target, taken = choices[along], {name for axis in written for name in axis.names}
-    spare = next(name for i in range(len(taken) + 1) if (name := f"p{i}") not in taken)
+    spare = next(name for i in count() if (name := f"p{i}") not in taken)
     renamed = {target: TIME} if target == TIME else {target: TIME, TIME: spare}
     return _rename(norm, written, renamed)
 
@@ -149,7 +154,7 @@ def _rename(norm: Norm, written: tuple[PatternAxis, ...], names: Mapping[str, st
         for axis in written
     ]
     covered = [tuple(names.get(name, name) for name in one) for one in norm.affine_axes]
-    affine = " ".join(one[0] if len(one) == 1 else f"({' '.join(one)})" for one in covered)
+    affine = " ".join(f"({' '.join(one)})" for one in covered)
     return replace(
         norm,
         pattern=" ".join(map(str, axes)),

@@ -60,7 +60,7 @@ class MaskedInput:
     def valid(self) -> NDArray[np.bool_] | None:
         """Which elements are valid; broadcasts against x. None: all of them."""
         if self.rows is not None:
-            return self.rows.reshape(self.layout.spread((*self.rows.shape, *[1] * (len(self.layout.shape) - 2))))
+            return self.rows.reshape([axis.size if axis.source < 2 else 1 for axis in self.layout.axes])  # b and t
         return self.mask if self.lengths is None else mask_of_lengths(self.layout, self.lengths)
 
     @cached_property
@@ -92,7 +92,7 @@ class MaskedInput:
             in_order = values.reshape(len(self.order), *self.layout.shape[2:])
             values = np.empty_like(in_order)
             values[self.order] = in_order
-        return values if values.shape == self.source.shape else values.reshape(self.source.shape)
+        return values.reshape(self.source.shape)
 
     def same_shape(self, values: ArrayLike, like: str) -> NDArray[Any]:
         """An array that must have the shape of x."""
@@ -247,7 +247,8 @@ def _position_weights(masked: MaskedInput, sample_weight: ArrayLike) -> Floats:
 def _row_weights(masked: MaskedInput, weights: Floats) -> Floats:
     """The weights of packed rows, sample by sample: (rows, ...), with 1 for the channels."""
     rows, *others = (int(np.asarray(masked.rows).sum()), *masked.layout.shape[2:])
-    channel, leading = (masked.layout.channel or 0) - 1, masked.source.ndim > 1 + len(others)
+    assert masked.layout.channel is not None  # of packed rows it is behind b and t
+    channel, leading = masked.layout.channel - 1, masked.source.ndim > 1 + len(others)
     fits = not leading or weights.shape[:1] == (1,)
     found = weights[0] if leading and fits else weights
     found = np.expand_dims(found, channel) if found.ndim == len(others) else found

@@ -37,10 +37,15 @@ LARGE, SCALE = 2.0**900, 2.0**-100  # values above LARGE are multiplied by SCALE
 class Moments:
     """The number of elements, their mean, and the sum of their squared deviations from it.
 
-    count: integers, or float64 where elements were weighted; mean, m2: float64; all of one shape.
+    Args:
+        count: integers, or float64 where elements were weighted
+        mean: float64
+        m2: float64
 
-    >>> measure([2.0, 4.0, 9.0], Norm("[c]"))
-    Moments(count=3, mean=5.0, m2=26.0)
+    Examples:
+        >>> from truenorm import measure
+        >>> measure([2.0, 4.0, 9.0], "[c]")
+        Moments(count=3, mean=5.0, m2=26.0)
     """
 
     count: NDArray[Any]
@@ -64,7 +69,7 @@ class Moments:
     def from_variance(
         cls, mean: ArrayLike, var: ArrayLike, *, count: ArrayLike | None = None, ddof: int = 0
     ) -> Moments:
-        """Moments with exactly this variance, such as the running statistics of a layer.
+        """Moments with this mean and exactly this var(ddof), such as running statistics. count: 1 + ddof unless given.
 
         >>> Moments.from_variance([1.0], [4.0]).var()
         array([4.])
@@ -106,10 +111,7 @@ def measure(
 ) -> Moments:
     """The moments of the valid elements of x, for each statistic of the normalization.
 
-    Nothing valid gives count 0, mean 0, m2 0. With `center=False` the mean is 0 and m2 is Σ x².
-
-    >>> import truenorm as tn
-    >>> measure([[1.0, 8.0], [3.0, 9.0], [0.0, 0.0]], tn.batch(), valid=[True, True, False])
+    >>> measure([[1.0, 8.0], [3.0, 9.0], [0.0, 0.0]], "[...] c", valid=[True, True, False])
     Moments(count=[2, 2], mean=[2.0, 8.5], m2=[2.0, 0.5])
     """
     masked = mask_input(
@@ -137,9 +139,13 @@ def measure_masked(masked: MaskedInput, norm: Norm | str) -> Moments:
 def merge(*parts: Moments) -> Moments:
     """The moments of all parts together. If only one part is not empty, exactly its moments.
 
-    >>> one, two = Moments(3, 4.0, 8.0), Moments(1, 8.0, 0.0)
-    >>> merge(one, two)
-    Moments(count=4, mean=5.0, m2=20.0)
+    Args:
+        parts: of one shape, in any order
+
+    Examples:
+        >>> import truenorm as tn
+        >>> tn.merge(tn.Moments(3, 4.0, 8.0), tn.Moments(1, 8.0, 0.0))
+        Moments(count=4, mean=5.0, m2=20.0)
     """
     if not parts:
         raise ValueError("merge needs at least one Moments, got none.")

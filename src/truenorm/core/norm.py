@@ -12,8 +12,8 @@ together, and RMS does not subtract the mean. A pattern names the axes of x; bra
     group     b [...] (g [c])     one for each sample and group of channels
 
 The **channel axis** is the whole axis that is, or contains, ``c``: `weight` and `bias` cover it.
-No arrays here: `pattern.py` reads the text, `layout.py` applies a pattern to a shape. Read on in `moments.py`, then
-`reference.py`. References: [ioffe], [ba], [zhang], [ulyanov], [wu].
+No arrays here: `pattern.py` reads the text, `layout.py` applies a pattern to a shape, `recipes.py` has short names for
+the patterns above. Read on in `moments.py`, then `reference.py`. References: [ioffe], [ba], [zhang], [ulyanov], [wu].
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from numbers import Integral
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, get_args
 
 from truenorm.core.layout import Layout, check_shape, check_sizes, layout_of
 from truenorm.core.pattern import PatternAxis, PatternError, parse, parse_affine
 from truenorm.core.plain import plain_float, plain_text
 
-Channels = Literal["last", "second"]
 EpsAt = Literal["var", "std"]
 CHANNEL = "c"
 
@@ -40,20 +39,23 @@ CHANNEL = "c"
 class Norm:
     """The description of a normalization: a frozen, validated value without arrays.
 
-    pattern  the axes of x; brackets mark those that share one mean and variance
-    eps      keeps the division finite
-    center   whether the mean is subtracted (RMS normalization: False)
-    ddof     divide the squared deviations by count - ddof: 0, or 1 for Bessel's correction
-    eps_at   "var" divides by sqrt(var + eps), "std" by (std + eps)
-    sizes    sizes of named axes; a composed axis such as ``(g [c])`` needs all but one of its pieces
-    affine   the axes that weight and bias cover, in the pattern's order; None is the channel axis
+    Args:
+        pattern: the axes of x; brackets mark those that share one mean and variance
+        eps: keeps the division finite
+        center: whether the mean is subtracted (RMS normalization: False)
+        ddof: divide the squared deviations by count - ddof: 0, or 1 for Bessel's correction
+        eps_at: "var" divides by sqrt(var + eps), "std" by (std + eps)
+        sizes: sizes of named axes; a composed axis such as ``(g [c])`` needs all but one of its pieces
+        affine: the axes that weight and bias cover, in the pattern's order; None is the channel axis
 
-    >>> Norm("[b t] c")
-    Norm('[b t] c')
-    >>> Norm("b [t] (g [c])", sizes={"g": 2}).view((8, 5, 6)).statistics
-    (8, 2)
-    >>> Norm("b [h w c]", affine="h w c").view((8, 5, 6, 3)).weight_shape
-    (5, 6, 3)
+    Examples:
+        >>> import truenorm as tn
+        >>> tn.Norm("[b t] c")
+        Norm('[b t] c')
+        >>> tn.Norm("b [t] (g [c])", sizes={"g": 2}).view((8, 5, 6)).statistics
+        (8, 2)
+        >>> tn.Norm("b [h w c]", affine="h w c").view((8, 5, 6, 3)).weight_shape
+        (5, 6, 3)
     """
 
     pattern: str
@@ -110,7 +112,11 @@ class Norm:
         return parse_affine(self.affine, self.axes, self.pattern)
 
     def view(self, shape: Sequence[int]) -> Layout:
-        """This normalization applied to an array of this shape: see `truenorm.core.layout.Layout`."""
+        """This normalization applied to an array of this shape: see `truenorm.core.layout.Layout`.
+
+        Args:
+            shape: of x
+        """
         sizes = tuple(shape)
         for size in sizes:  # before the cache, in which (2.0, 3.0) is (2, 3)
             if type(size) is not int or size < 0:
@@ -141,7 +147,7 @@ class Norm:
 def text_of(norm: Norm) -> str:
     """A normalization as one line of text.
 
-    >>> norm_from_text(text_of(batch(eps=1e-3))) == batch(eps=1e-3)
+    >>> norm_from_text(text_of(Norm("[...] c", eps=1e-3))) == Norm("[...] c", eps=1e-3)
     True
     """
     return json.dumps(norm._values())
@@ -169,49 +175,6 @@ def as_norm(norm: Norm | str) -> Norm:
 
 
 _norm_from_pattern = lru_cache(maxsize=512)(Norm)
-
-
-class Options(TypedDict, total=False):
-    """The options that every recipe passes on to `Norm`."""
-
-    eps: float
-    ddof: Literal[0, 1]
-    eps_at: EpsAt
-
-
-def batch(channels: Channels = "last", **options: Unpack[Options]) -> Norm:
-    """Batch normalization: one mean and variance for each channel, over everything else.
-
-    >>> batch().pattern, batch("second").pattern
-    ('[...] c', '[b] c [...]')
-    """
-    return Norm(_pattern(channels, last="[...] c", second="[b] c [...]"), **options)
-
-
-def layer(**options: Unpack[Options]) -> Norm:
-    """Layer normalization: one mean and variance for each position, over its channels."""
-    return Norm("... [c]", **options)
-
-
-def rms(**options: Unpack[Options]) -> Norm:
-    """RMS normalization: layer normalization that does not subtract the mean."""
-    return Norm("... [c]", center=False, **options)
-
-
-def instance(channels: Channels = "last", **options: Unpack[Options]) -> Norm:
-    """Instance normalization: one mean and variance for each sample and channel."""
-    return Norm(_pattern(channels, last="b [...] c", second="b c [...]"), **options)
-
-
-def group(groups: int, channels: Channels = "last", **options: Unpack[Options]) -> Norm:
-    """Group normalization: one mean and variance for each sample and group of neighbouring channels."""
-    pattern = _pattern(channels, last="b [...] (g [c])", second="b (g [c]) [...]")
-    return Norm(pattern, sizes={"g": groups}, **options)
-
-
-def _pattern(channels: Channels, *, last: str, second: str) -> str:
-    check_choice("Norm", "channels", channels, get_args(Channels))
-    return last if channels == "last" else second
 
 
 def check_choice(owner: str, name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -12,10 +12,10 @@ segments are sorted by id, in their order within each, and have offsets from the
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +26,8 @@ from truenorm.core.norm import Norm
 from truenorm.core.pattern import PatternAxis
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True)
+class Rows:
     """How a pattern meets packed rows."""
 
     b: bool  # whether b is averaged over

@@ -35,14 +35,34 @@ from truenorm.core.arrays import Floats, as_array
 from truenorm.core.moments import Moments, merge
 from truenorm.core.norm import Norm, as_norm, check_choice
 
+__all__ = [
+    "Convention",
+    "Running",
+    "half_life_from_momentum",
+    "keras_convention",
+    "momentum_from_half_life",
+    "torch_convention",
+]
+
 
 @dataclass(frozen=True)
 class Convention:
-    """How a library keeps running statistics: `momentum` is the weight of the new batch."""
+    """How a library keeps running statistics.
+
+    Args:
+        momentum: the weight of the new batch; None for a cumulative average over batches, "pooled" over elements
+        ddof: of the stored variance; batches are normalized with the ddof of the norm
+        half_life: in elements of a channel, instead of momentum
+
+    Examples:
+        >>> import truenorm as tn
+        >>> tn.running.torch_convention(momentum=0.25) == tn.running.Convention(0.25, ddof=1)
+        True
+    """
 
     momentum: float | Literal["pooled"] | None
-    ddof: Literal[0, 1]  # of the stored variance; batches are normalised with the ddof of the norm
-    half_life: float | None = None  # in elements of a channel, instead of momentum
+    ddof: Literal[0, 1]
+    half_life: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("Convention", "ddof", self.ddof, (0, 1))
@@ -63,12 +83,30 @@ class Convention:
 
 
 def torch_convention(momentum: float | None = 0.1) -> Convention:
-    """PyTorch: momentum is the weight of the new batch, the variance is stored with n - 1."""
+    """PyTorch: momentum is the weight of the new batch, the variance is stored with n - 1.
+
+    Args:
+        momentum: the weight of the new batch; None for a cumulative average
+
+    Examples:
+        >>> import truenorm as tn
+        >>> tn.running.torch_convention()
+        Convention(momentum=0.1, ddof=1, half_life=None)
+    """
     return Convention(momentum, ddof=1)
 
 
 def keras_convention(momentum: float = 0.99) -> Convention:
-    """Keras: momentum is the weight of the old statistics, the variance is stored with n."""
+    """Keras: momentum is the weight of the old statistics, the variance is stored with n.
+
+    Args:
+        momentum: the weight of the old statistics
+
+    Examples:
+        >>> import truenorm as tn
+        >>> tn.running.keras_convention(0.75)
+        Convention(momentum=0.25, ddof=0, half_life=None)
+    """
     return Convention(1 - momentum, ddof=0)
 
 
@@ -78,10 +116,19 @@ Library = Literal["torch", "keras"]
 
 
 def half_life_from_momentum(momentum: float, count: float, library: Library = "torch") -> float:
-    """The half-life of a momentum, in elements of a channel, for batches that have `count` of them.
+    """The half-life of a momentum, in elements of a channel.
 
-    >>> round(half_life_from_momentum(0.1, 64), 2), round(half_life_from_momentum(0.9, 64, "keras"), 2)
-    (421.04, 421.04)
+    Args:
+        momentum: between 0 and 1
+        count: valid elements of a channel in each batch
+        library: whose momentum: in "torch" the weight of the new batch, in "keras" that of the old statistics
+
+    Examples:
+        >>> from truenorm import running
+        >>> round(running.half_life_from_momentum(0.1, 64), 2)
+        421.04
+        >>> round(running.half_life_from_momentum(0.9, 64, "keras"), 2)
+        421.04
     """
     check_choice("half_life_from_momentum", "library", library, ("torch", "keras"))
     _check_count("half_life_from_momentum", count)
@@ -94,10 +141,17 @@ def half_life_from_momentum(momentum: float, count: float, library: Library = "t
 
 
 def momentum_from_half_life(half_life: float, count: float, library: Library = "torch") -> float:
-    """The momentum of a half-life, for batches that have `count` elements of a channel.
+    """The momentum of a half-life.
 
-    >>> momentum_from_half_life(64.0, 64), momentum_from_half_life(32.0, 64, "keras")
-    (0.5, 0.25)
+    Args:
+        half_life: in elements of a channel
+        count: valid elements of a channel in each batch
+        library: whose momentum: in "torch" the weight of the new batch, in "keras" that of the old statistics
+
+    Examples:
+        >>> from truenorm import running
+        >>> running.momentum_from_half_life(64.0, 64), running.momentum_from_half_life(32.0, 64, "keras")
+        (0.5, 0.25)
     """
     check_choice("momentum_from_half_life", "library", library, ("torch", "keras"))
     check_half_life("momentum_from_half_life", half_life)
@@ -133,19 +187,30 @@ def _weight_by_half_life(count: NDArray[Any], total: NDArray[Any], half_life: fl
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """Running statistics, as an immutable value: `update` returns the next one.
+    """Running statistics, as an immutable value: `update` returns the next one. `start` makes the first.
 
-    >>> import truenorm as tn
-    >>> running = Running.start((1,), Convention("pooled", ddof=0))
-    >>> for rows in ([[1.0], [3.0]], [[8.0]]):
-    ...     running = running.update(tn.measure(rows, tn.batch()))
-    >>> running.mean, running.var, running.batches
-    (array([4.]), array([8.66666667]), 2)
+    Args:
+        mean: one for each channel
+        var: the same
+        count: elements seen, for each channel
+        convention: how a batch changes them
+        batches: how many have
+        skipped: how many have not, as they were not finite
+
+    Examples:
+        >>> import truenorm as tn
+        >>> running = tn.running.Running.start((1,), tn.running.Convention("pooled", ddof=0))
+        >>> for rows in ([[1.0], [3.0]], [[8.0]]):
+        ...     running = running.update(tn.measure(rows, tn.batch()))
+        >>> running.mean, running.var, running.batches
+        (array([4.]), array([8.66666667]), 2)
+        >>> tn.forward([[4.0]], tn.batch(), moments=running.moments(tn.batch())).y  # as in evaluation
+        array([[0.]])
     """
 
     mean: Floats
     var: Floats
-    count: NDArray[Any]  # elements seen, for each channel
+    count: NDArray[Any]
     convention: Convention
     batches: int = 0
     skipped: int = 0
@@ -156,7 +221,10 @@ class Running:
 
     @classmethod
     def start(cls, shape: tuple[int, ...], convention: Convention) -> Running:
-        """Mean 0, variance 1: a normalization with these leaves its input (almost) as it is."""
+        """Mean 0 and variance 1, of this shape: a normalization with these leaves its input (almost) as it is.
+
+        `convention` says how batches change them.
+        """
         if not isinstance(convention, Convention):
             raise TypeError(
                 f"Running: convention must be a Convention, got {convention!r}. Make one with torch_convention()."
@@ -164,7 +232,7 @@ class Running:
         return cls(np.zeros(shape), np.ones(shape), np.zeros(shape, np.int64), convention)
 
     def update(self, batch: Moments) -> Running:
-        """These statistics after one more batch."""
+        """These statistics after one more batch, measured by `measure`."""
         if not isinstance(batch, Moments):
             raise TypeError(f"Running: moments must be a Moments, got {type(batch).__name__}. Make one with measure().")
         if batch.shape != self.mean.shape:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from functools import wraps
 from types import ModuleType
 from typing import cast, get_args
 
 from numpy.typing import ArrayLike
 
-from truenorm.core import reference
+from truenorm.core.documentation import RAGGED, described_by
 from truenorm.core.inputs import BackwardSums, Normalized, Padding
 from truenorm.core.lengths import LengthsLike
 from truenorm.core.moments import Moments, merge
-from truenorm.core.moments import measure as reference_measure
 from truenorm.core.norm import Norm, as_norm
 from truenorm.engine.backend import Backend, Engine, Gradients, ReferenceBackend
 from truenorm.engine.threads import set_threads, threads
@@ -76,7 +74,7 @@ except ValueError as error:  # a program that imports truenorm can do nothing ab
     warnings.warn(f"TRUENORM_ENGINE: {error} Using {_chosen!r}.", stacklevel=2)
 
 
-@wraps(reference_measure)
+@described_by(RAGGED)
 def measure(
     x: ArrayLike,
     norm: Norm | str,
@@ -88,6 +86,22 @@ def measure(
     sample_weight: ArrayLike | None = None,
     along: int | str | None = None,
 ) -> Moments:
+    """The moments of the valid elements of x, for each statistic of the normalization.
+
+    Args:
+        x: numbers of any shape that the pattern fits
+        norm: a `Norm`, or its pattern
+        valid, lengths, offsets, segments, sample_weight, along: which elements are valid
+
+    Returns:
+        `Moments` of the axes that the normalization keeps: (c,) for batch norm. Nothing valid gives count 0, mean 0,
+        m2 0. With `center=False` the mean is 0 and m2 is Σ x².
+
+    Examples:
+        >>> import truenorm as tn
+        >>> tn.measure([[1.0, 8.0], [3.0, 9.0], [0.0, 0.0]], tn.batch(), valid=[True, True, False])
+        Moments(count=[2, 2], mean=[2.0, 8.5], m2=[2.0, 0.5])
+    """
     if isinstance(norm, str):
         norm = as_norm(norm)
     return _backend.measure(
@@ -102,7 +116,7 @@ def measure(
     )
 
 
-@wraps(reference.forward)
+@described_by(RAGGED)
 def forward(
     x: ArrayLike,
     norm: Norm | str,
@@ -118,6 +132,29 @@ def forward(
     moments: Moments | None = None,
     padding: Padding = "zero",
 ) -> Normalized:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, with the statistics of the valid elements only.
+
+    Args:
+        x: numbers of any shape that the pattern fits
+        norm: a `Norm`, or its pattern
+        weight: usually (c,); in general of `norm.view(x.shape).weight_shape`
+        bias: the same
+        valid, lengths, offsets, segments, sample_weight, along: which elements are valid
+        moments: used instead of those of x; `backward` then treats them as constants
+        padding: what y holds where x is not valid: "zero", or "keep" for the values of x
+
+    Returns:
+        `Normalized`, with y in the shape and dtype of x, and the moments; pass it to `backward`. A constant channel
+        gives exactly `bias`, and so does one with too few elements for its `ddof`.
+
+    Examples:
+        >>> import numpy as np
+        >>> import truenorm as tn
+        >>> x = np.array([[[1.0], [3.0]], [[5.0], [np.nan]]])  # (b, t, c); the last position is padding
+        >>> out = tn.forward(x, tn.batch(), lengths=[2, 1], weight=[2.0])
+        >>> out.moments.mean, out.y.round(3).ravel()
+        (array([3.]), array([-2.449,  0.   ,  2.449,  0.   ]))
+    """
     if isinstance(norm, str):
         norm = as_norm(norm)
     return _backend.forward(
@@ -136,15 +173,52 @@ def forward(
     )
 
 
-@wraps(reference.backward_sums)
 def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
+    """The sums that the gradient needs, over this part only. Add those of the other parts to them.
+
+    Args:
+        dy: the gradient of the loss at y, in its shape
+        out: what `forward` returned, with the moments of all parts
+
+    Returns:
+        `BackwardSums`, which can be added, and which `backward` takes as `sums`
+
+    Examples:
+        >>> import numpy as np
+        >>> import truenorm as tn
+        >>> parts = np.array([[1.0]]), np.array([[2.0], [6.0]])
+        >>> moments = tn.merge(*(tn.measure(part, tn.batch()) for part in parts))
+        >>> outs = [tn.forward(part, tn.batch(), moments=moments) for part in parts]
+        >>> dys = np.array([[1.0]]), np.array([[0.0], [0.0]])
+        >>> sums = tn.backward_sums(dys[0], outs[0]) + tn.backward_sums(dys[1], outs[1])
+        >>> [tn.backward(dy, out, sums=sums)[0].ravel().round(3).tolist() for dy, out in zip(dys, outs)]
+        [[0.176], [-0.22, 0.044]]
+    """
     if not isinstance(out, Normalized):
         raise _not_a_result(out)
     return _backend.backward_sums(dy, out)
 
 
-@wraps(reference.backward)
 def backward(dy: ArrayLike, out: Normalized, *, sums: BackwardSums | None = None) -> Gradients:
+    """The gradients of a `forward`.
+
+    Args:
+        dy: the gradient of the loss at y, in its shape
+        out: what `forward` returned
+        sums: of all parts together, if x is one part of the data and the moments are those of all: see `backward_sums`
+
+    Returns:
+        dx, dweight and dbias; None where there is no weight or bias. Moments that were given to `forward` are
+        constants, unless `sums` are given: then dweight and dbias are those of all parts, too.
+
+    Examples:
+        >>> import numpy as np
+        >>> import truenorm as tn
+        >>> out = tn.forward(np.array([[1.0], [2.0], [6.0]]), tn.batch(), weight=[1.0])
+        >>> dx, dweight, dbias = tn.backward([[1.0], [0.0], [0.0]], out)
+        >>> dx.ravel().round(3), dweight.round(3), dbias
+        (array([ 0.176, -0.22 ,  0.044]), array([-0.926]), None)
+    """
     if not isinstance(out, Normalized):
         raise _not_a_result(out)
     if not (sums is None or isinstance(sums, BackwardSums)):

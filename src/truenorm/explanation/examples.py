@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from truenorm.core.norm import Norm, batch, layer
+from truenorm.core.norm import Norm
+from truenorm.core.recipes import batch, layer
 from truenorm.engine import forward
 
 Array = NDArray[np.float64]

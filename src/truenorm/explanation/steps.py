@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from truenorm.core.arrays import Floats
+from truenorm.core.documentation import RAGGED, described_by
 from truenorm.core.inputs import Normalized
 from truenorm.core.layout import Layout
 from truenorm.core.lengths import LengthsLike
@@ -71,6 +72,7 @@ class Explanation(StepByStep):
         }
 
 
+@described_by(RAGGED)
 @ignore_floating_point_errors
 def explain(
     x: ArrayLike,
@@ -87,14 +89,27 @@ def explain(
     moments: Moments | None = None,
     dy: ArrayLike | None = None,
 ) -> Explanation:
-    """Every intermediate of `forward` and, with `dy`, of `backward`. The other arguments are those of `forward`.
+    """Every intermediate of `forward` and, with `dy`, of `backward`.
 
-    >>> import truenorm as tn
-    >>> explanation = tn.explain([[1.0], [2.0], [6.0]], tn.batch(eps=0), dy=[[1.0], [0.0], [0.0]])
-    >>> explanation["mean"], explanation["dx"].ravel().round(3)
-    (array([3.]), array([ 0.176, -0.22 ,  0.044]))
-    >>> [step.name for step in explanation.steps][:5]
-    ['x', 'count', 'mean', 'x - mean', 'var']
+    Args:
+        x: numbers of any shape that the pattern fits
+        norm: a `Norm`, or its pattern
+        weight: usually (c,)
+        bias: the same
+        valid, lengths, offsets, segments, sample_weight, along: which elements are valid
+        moments: used instead of those of x, as constants
+        dy: the gradient of the loss at y; None: forward only
+
+    Returns:
+        `Explanation`: it prints as aligned tables, shows as HTML in notebooks, and is indexed by the names of its steps
+
+    Examples:
+        >>> import truenorm as tn
+        >>> explanation = tn.explain([[1.0], [2.0], [6.0]], tn.batch(eps=0), dy=[[1.0], [0.0], [0.0]])
+        >>> explanation["mean"], explanation["dx"].ravel().round(3)
+        (array([3.]), array([ 0.176, -0.22 ,  0.044]))
+        >>> [step.name for step in explanation.steps][:5]
+        ['x', 'count', 'mean', 'x - mean', 'var']
     """
     out = forward(
         x,
