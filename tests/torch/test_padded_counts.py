@@ -71,6 +71,11 @@ POSITIONS: dict[str, Callable[..., Any]] = {
     "assigned to the second half": lambda y: change(y, lambda z: assign(z, slice(z.shape[2] // 2, None), 3.0)),
     "assigned to the first third": lambda y: change(y, lambda z: assign(z, slice(z.shape[2] // 3), 3.0)),
     "in place": lambda y: y.clone().div_(y.size(dim=2)),
+    "times a number in a tensor": lambda y: torch.tensor(y.shape[2]).sqrt() * y - y.new_tensor(y.shape[2]),
+    "the second half, selected": lambda y: y - y.select(2, y.shape[2] // 2)[:, :, None],
+    "half of them, by a shift": lambda y: y[:, :, : y.shape[2] >> 1],
+    "to a multiple, by divmod": lambda y: functional.pad(y, (0, 3 - divmod(y.shape[2], 3)[1])),
+    "positions backwards": lambda y: y * (torch.ones_like(y).cumsum(2).flip(2) - 1),
     "divided by positions": lambda y: y.shape[2] / (y.square() + 1),
     "the first half": lambda y: y[:, :, : y.shape[2] // 2],
     "all but a third": lambda y: y[..., : -(y.shape[2] // 3)],
@@ -158,6 +163,11 @@ CONDITIONS: dict[str, Callable[[Tensor], Any]] = {
     "long": lambda y: y[:, :, 1:] if y.shape[2] > 10 else y,
     "short": lambda y: y[:, :, 1:] if 9 <= y.size(2) else y,  # noqa: SIM300 - the number second
     "a fraction": lambda y: y[:, :, 1:] if y.shape[2] / 3 > 4.5 else y,
+    "a remainder of 1": lambda y: y[:, :, 1:] if y.shape[2] % 2 == 1 else y,
+    "no remainder of 0": lambda y: y[:, :, 1:] if y.shape[2] % 2 != 0 else y,
+    "the last bit": lambda y: y[:, :, 1:] if y.shape[2] & 1 == 1 else y,
+    "a size that only one has": lambda y: y if y.shape[2] == 8 else y[:, :, 1:],
+    "the size of another": lambda y: y if y.shape[2] == y[:, :, 1:].shape[2] + y.shape[2] % 2 else y[:, :, 1:],
 }
 
 
@@ -173,13 +183,74 @@ def test_conditions_that_sequences_alone_would_answer_otherwise_are_reported(nam
         assert tracked.report.mixed == mixed
 
 
-@pytest.mark.parametrize("make", [lambda t: torch.arange(t) / t, lambda t: torch.linspace(0, 1, t)])
-def test_tensors_that_are_others_for_each_sequence_are_reported(make: Callable[[int], Tensor]) -> None:
-    model = Between(lambda y: y * make(y.shape[2]), None)
+MADE: dict[str, Callable[[Tensor, int], Any]] = {
+    "true_divide": lambda y, t: torch.arange(t) / t,
+    "linspace": lambda y, t: torch.linspace(0, 1, t),
+    "full": lambda y, t: torch.full((t,), t),
+    "new_full": lambda y, t: y.new_full((t,), fill_value=t),
+    "tensor": lambda y, t: torch.tensor([t] * 9),
+    "rsub": lambda y, t: t - 1 - torch.arange(t),
+    "lt": lambda y, t: torch.arange(t) < t // 2,
+    "numel": lambda y, t: y.sum() / y.numel(),
+    "__len__": lambda y, t: y.sum() / len(y.permute(2, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_tensors_that_are_others_for_each_sequence_are_reported(name: str) -> None:
+    model = Between(lambda y: y * MADE[name](y, y.shape[2]), None)
     with tnt.padded(lengths=[9, 4]) as tracked:
         model(normal(2, 3, 9))
     (found,) = tracked.report.mixed
     assert found.endswith("in Between (a number of positions, which is another one for each sequence)")
+    with tnt.padded(lengths=[9, 9]) as tracked:
+        model(normal(2, 3, 9))
+    assert tracked.report.mixed == ()
+
+
+PLAIN: dict[str, tuple[str, Callable[[int], Any]]] = {
+    "int": ("int", lambda t: int(t)),
+    "int of a quotient": ("int", lambda t: int(t / 2)),
+    "float": ("float", lambda t: float(t)),
+    "float of a quotient": ("float", lambda t: float(t / 2)),
+    "root": ("float", lambda t: math.sqrt(t)),
+    "exponential": ("float", lambda t: math.exp(t)),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_numbers_that_become_plain_ones_are_reported(name: str) -> None:
+    what, function = PLAIN[name]
+    with tnt.padded(lengths=[9, 4]) as tracked:
+        Between(lambda y: y / function(y.shape[2]), None)(normal(2, 3, 9))
+    assert tracked.report.mixed == (
+        f"{what} in Between (a number of positions, which is another one for each sequence: compute with it as it is, "
+        "with t ** 0.5 instead of math.sqrt(t))",
+    )
+    assert function(make_number(9, (9, 4))) == function(9)  # outside
+
+
+STEPS: dict[str, tuple[Callable[[int], Tensor], bool]] = {
+    "backwards": (lambda t: torch.arange(t - 1, -1, -1), True),
+    "by name": (lambda t: torch.arange(start=t, end=0, step=-1), True),
+    "steps of a part": (lambda t: torch.arange(0, 1, 1 / t), True),
+    "up to": (lambda t: torch.arange(t), False),
+    "from 1": (lambda t: torch.arange(1, t + 1, dtype=torch.float64), False),
+    "relative": (lambda t: torch.arange(t - 1, -t, -1)[:t], False),
+    "relative, upwards": (lambda t: torch.arange(1 - t, t)[-t:], False),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_ranges_that_begin_at_a_number_of_positions_are_reported(name: str) -> None:
+    make, is_reported = STEPS[name]
+    with tnt.padded(lengths=[9, 4]) as tracked:
+        Between(lambda y: y * make(y.shape[2]), None)(normal(2, 3, 9))
+    message = (
+        "arange in Between (a number of positions, which is another one for each sequence: make it of a tensor with "
+        "lengths, as torch.ones_like(x).cumsum(2).flip(2) - 1)"
+    )
+    assert tracked.report.mixed == ((message,) if is_reported else ())
 
 
 def test_comparisons_of_shapes_and_other_uses_are_not_reported() -> None:
@@ -207,6 +278,10 @@ def test_a_number_keeps_its_values_through_arithmetic() -> None:
         (lambda t: round(t / 4), 2, (2, 1, 0)),
         (lambda t: 36 / t, 4.0, (4.0, 9.0, 0)),
         (lambda t: abs(3 - t), 6, (6, 1, 3)),
+        (lambda t: t >> 1, 4, (4, 2, 0)),
+        (lambda t: 1 << t, 512, (512, 16, 1)),
+        (lambda t: t & 6 | 1, 1, (1, 5, 1)),
+        (lambda t: divmod(t, 2)[0], 4, (4, 2, 0)),
     ):
         found = function(t)
         assert (type(found), found, found.each) == (Count if isinstance(value, int) else Ratio, value, each)

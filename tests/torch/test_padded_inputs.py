@@ -248,7 +248,7 @@ def test_a_second_input_has_the_positions_of_the_first_or_is_declared() -> None:
     model = Model(lambda m, x, y: m.linear(x).sum(1) + m.linear(y).mean(1))
     x, styles = double(3, 9, 4), double(3, 10, 4, seed=1)
     message = (
-        "padded: linear (Linear) reads an input (3, 10, 4) with 10 positions on axis 1, but the model's first input "
+        "padded: Linear 'linear' reads an input (3, 10, 4) with 10 positions on axis 1, but the model's first input "
         "has 9. Declare its own lengths: tracked.follow(x, along=1, lengths=...), or tracked.follow(x, lengths=None) "
         "if it has no padding."
     )
@@ -368,7 +368,7 @@ ALONE_OTHERWISE: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", ALONE_OTHERWISE)
 def test_what_is_repeated_for_every_position_is_not_read_as_if_it_had_no_padding(name: str) -> None:
     model, x = Model(lambda m, x: m.conv(ALONE_OTHERWISE[name](m, m.conv(x)))), double(3, 4, 9)
-    with pytest.raises(ValueError, match=r"^padded: conv \(Conv1d\) has to know"), tnt.padded(lengths=LENGTHS):
+    with pytest.raises(ValueError, match=r"^padded: Conv1d 'conv' has to know"), tnt.padded(lengths=LENGTHS):
         model(x)
 
 

@@ -53,7 +53,7 @@ def test_a_transform_of_each_window() -> None:
 def test_a_transform_along_positions_is_lost() -> None:
     model = Spectra(lambda x: torch.fft.rfft(x[:, None].expand(-1, 5, -1)))
     with (
-        pytest.raises(ValueError, match=r"GroupNorm. has to know .* lost at fft_rfft in Spectra"),
+        pytest.raises(ValueError, match=r"GroupNorm '.*' has to know .* lost at fft_rfft in Spectra"),
         tnt.padded(lengths=LENGTHS, along=1),
     ):
         model(normal(3, 61))

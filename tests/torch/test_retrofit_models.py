@@ -153,3 +153,19 @@ def test_attention_to_some_queries_is_reported() -> None:
     tnt.convert(model)
     with pytest.warns(tnt.PaddingWarning, match="called without lengths"), case.padded():
         case.call(model, case.batch()[0])
+
+
+@pytest.mark.slow
+def test_convolutions_with_a_kernel_for_each_position() -> None:
+    """ConvBERT multiplies the windows of `unfold` by kernels that it computes of the positions."""
+    options: dict[str, Any] = {"vocab_size": 50, "hidden_size": 32, "embedding_size": 32, "num_hidden_layers": 2}
+    options |= {"num_attention_heads": 4, "intermediate_size": 48, "conv_kernel_size": 5}
+    case = Case("ConvBERT", "convbert", "ConvBertModel", "ConvBertConfig", options, argument="input_ids")
+    model, lengths = case.build().double().eval(), [15, 7, 10]
+    tnt.convert(model)
+    x = torch.randint(1, 50, (3, 15), generator=torch.Generator().manual_seed(0))
+    with tnt.padded(lengths=lengths) as tracked:
+        y = case.call(model, x)
+    assert tracked.report.mixed == ()
+    for row, n in enumerate(lengths):
+        torch.testing.assert_close(y[row : row + 1, :n], case.call(model, x[row : row + 1, :n]), rtol=1e-10, atol=1e-12)

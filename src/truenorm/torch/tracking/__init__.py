@@ -9,6 +9,7 @@ from truenorm.torch.tracking import (  # noqa: F401 - each registers its rules
     indexing,
     losses,
     normalization,
+    order,
     outside,
     pooling,
     positions,

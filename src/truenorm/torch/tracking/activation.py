@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from truenorm.torch import _compat
-from truenorm.torch._compat import backward_pass, saved_tensors_are_hooked
+from truenorm.torch._compat import backward_pass, saved_tensor_hooks
 from truenorm.torch.tracking import layers
 from truenorm.torch.tracking.registry import attribute, rule
 from truenorm.torch.tracking.tracker import Tracker
@@ -50,6 +50,7 @@ class Activation:
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
         self._contexts = ExitStack()
+        self.thread = threading.get_ident()
 
     def __enter__(self) -> Tracker:
         with ExitStack() as contexts:
@@ -79,7 +80,7 @@ class _TrackingMode(TorchFunctionMode):
         tracker = self.tracker
         if tracker.paused is not None or backward_pass() != tracker.backward_pass:
             return func(*args, **(kwargs or {}))
-        if saved_tensors_are_hooked() and not tracker.recording:
+        if saved_tensor_hooks(False) is not None and not tracker.recording:
             _refuse_checkpoint(tracker, func)
         if active.trackers[-1] is not tracker:
             return tracker.call_unknown(func, args, kwargs or {})
@@ -162,7 +163,9 @@ def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
 
 def _check_checkpoint(tracker: Tracker, module: nn.Module) -> None:
     """Raises inside a checkpoint that would be recomputed without lengths."""
-    if not tracker.recording and (saved_tensors_are_hooked() or (module.training and not torch.is_grad_enabled())):
+    if not tracker.recording and (
+        saved_tensor_hooks(False) is not None or (module.training and not torch.is_grad_enabled())
+    ):
         _refuse_checkpoint(tracker)
 
 

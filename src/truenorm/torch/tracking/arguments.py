@@ -33,7 +33,13 @@ def extents_of(
 
 
 def _read(lengths: Any) -> Lengths:
-    values = torch.as_tensor(lengths, dtype=None if len(lengths) else torch.long)
+    try:
+        values = torch.as_tensor(lengths)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if str(error).startswith("padded: "):  # of a context that this one is inside of
+            raise
+        raise TypeError(f"padded: lengths are a vector of whole numbers, got {lengths!r}.") from None
+    values = values if values.numel() else values.long()
     if values.dim() != 1:
         raise ValueError(f"padded: lengths of shape (b,), got {tuple(values.shape)}.")
     if values.dtype == torch.bool:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from truenorm.torch.tracking.counts import OF_POSITIONS
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
@@ -210,7 +211,7 @@ def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
         result = func(x, *rest, **kwargs)
         open_size = given_dim is not None and x.dim() > 0 and x.shape[given_dim] in tracker.states.sizes
         if found is MADE and open_size and not tracker.is_constant(x):
-            return tracker.lose(result, func, "of a tensor with as many values as there are positions")
+            return tracker.lose(result, func, OF_POSITIONS)
         tracker.set(result, found)
         return result
     dim = given_dim % x.dim()

@@ -12,6 +12,7 @@ A nested context is followed by itself: to the outer one it is a function withou
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -32,21 +33,28 @@ from truenorm.torch.tracking.tracker import Tracker
 class padded:  # noqa: N801 - called like a function, as torch.no_grad
     """A context in which each sequence of a padded batch is computed as if it were alone.
 
-    lengths   (b,): the first lengths[i] positions of sequence i are valid; a pair for two position axes
-    valid     (b, t): instead of lengths, a mask. Valid positions behind padding are not followed through convolutions
-    along     the axis of the model's input that has the positions, or one for each vector of lengths. By default it
-              follows from the first layer that reads the input: axis 2 for Conv1d, axis 1 for Embedding and Linear.
-              Other inputs that have such an axis are declared: `tracked.follow(x, ...)`, before the model is called
+    `with padded(lengths=lengths) as tracked:` follows the lengths through convolutions, pooling, attention and so on;
+    `tracked.report` says what could not be followed. `convert` the model before.
 
     Lengths are read when the context is created: on another device than the CPU that waits for them once.
 
-    >>> import torch
-    >>> model = nn.Sequential(nn.Conv1d(1, 2, 3, stride=2), nn.ReLU())
-    >>> x = torch.randn(2, 1, 9)
-    >>> with padded(lengths=[9, 5]):
-    ...     y = model(x)
-    >>> torch.allclose(y[1, :, :2], model(x[1, :, :5]))
-    True
+    Args:
+        lengths: (b,): the first lengths[i] positions of sequence i are valid; a pair for two position axes
+        valid: (b, t): instead of lengths, a mask. Valid positions behind padding are not followed through convolutions
+        along: the axis of the model's input that has the positions, or one for each vector of lengths. By default it
+            follows from the first layer that reads the input: axis 2 for Conv1d, axis 1 for Embedding and Linear.
+            Other inputs that have such an axis are declared: `tracked.follow(x, ...)`, before the model is called
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> model = nn.Sequential(nn.Conv1d(1, 2, 3, stride=2), nn.ReLU())
+        >>> x = torch.randn(2, 1, 9)
+        >>> with tnt.padded(lengths=[9, 5]):
+        ...     y = model(x)
+        >>> torch.allclose(y[1, :, :2], model(x[1, :, :5]))
+        True
     """
 
     def __init__(
@@ -69,7 +77,11 @@ class padded:  # noqa: N801 - called like a function, as torch.no_grad
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        activation = self._entered.pop()
+        mine = [one for one in self._entered if one.thread == threading.get_ident()]
+        if not mine:
+            raise RuntimeError("padded: left in another thread than the one that entered it. Leave it in that thread.")
+        activation = mine[-1]
+        self._entered.remove(activation)
         activation.__exit__(kind, error, trace)
         if error is None:
             _warn(activation.tracker)
@@ -106,9 +118,9 @@ class padded:  # noqa: N801 - called like a function, as torch.no_grad
 def _warn(tracker: Tracker) -> None:
     notes = tracker.notes
     for modules, reason, fix in (
-        (notes.not_given, "were called without lengths", "Declare their inputs: tracked.follow(x, along=...)."),
-        (notes.not_converted, "are not converted, and padding counts in their statistics", "Call convert(model)."),
+        (notes.not_given, "called without lengths", "Declare the input: tracked.follow(x, along=...)."),
+        (notes.not_converted, "not converted, so padding counts in the statistics", "Call convert(model)."),
     ):
         if modules:
-            names = ", ".join(notes.name(module) for module in modules)
-            warnings.warn(f"padded: {names} {reason}. {fix}", PaddingWarning, stacklevel=3)
+            names = ", ".join(notes.quoted(module) for module in modules)
+            warnings.warn(f"padded: {reason}: {names}. {fix}", PaddingWarning, stacklevel=3)

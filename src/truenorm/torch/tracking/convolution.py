@@ -13,19 +13,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from truenorm.torch.tracking.calls import tensors_in
+from truenorm.torch.tracking.counts import plain
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import rule
 from truenorm.torch.tracking.states import MADE
-from truenorm.torch.tracking.tag import BATCH, Gaps, Lost, Padding, Tag, has_batch, has_role, make_tag
+from truenorm.torch.tracking.tag import BATCH, Gaps, Lost, Padding, Tag, has_batch, has_role, make_tag, regroup
 from truenorm.torch.tracking.tracker import Tracker
 
 
 def spread(value: Any, count: int) -> tuple[int, ...]:
     """One number for all axes, or one for each."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    return tuple(int(one) for one in (values * count if len(values) == 1 else values))
+    return tuple(int(plain(one)) for one in (values * count if len(values) == 1 else values))
 
 
 def convolved(length: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
@@ -145,6 +147,31 @@ def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
         return max(0, (one - 1) * stride[i] - 2 * padding[i] + dilation[i] * (kernel[i] - 1) + behind[i] + 1)
 
     tracker.set(result, after(tag, result, length))
+    return result
+
+
+@rule(functional.unfold)
+def windows(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """(b, c, h, w): the windows that a convolution reads, as (b, c * kernel, windows)."""
+    given = {**dict(zip(("input", "kernel_size", "dilation", "padding", "stride"), args, strict=False)), **kwargs}
+    x = given.pop("input")
+    tag = positions_of(tracker, func, x, 2)
+    if tag is None:
+        return without_positions(tracker, x, func(x, **given))
+    result = func(tracker.fill(x, tag), **given)
+    kernel, dilation, sides, stride = (
+        spread(given.get(name, default), 2)
+        for name, default in (("kernel_size", 1), ("dilation", 1), ("padding", 0), ("stride", 1))
+    )
+
+    def length(one: int, i: int) -> int:
+        return convolved(one, kernel[i], stride[i], 2 * sides[i], dilation[i])
+
+    shape = (*result.shape[:2], *(length(x.shape[2 + i], i) for i in range(2)))
+    axes = regroup(after(tag, result.new_empty(shape, device="meta"), length).axes, result.shape)
+    if axes is None:
+        return tracker.lose(result, func, "windows of several position axes")
+    tracker.set(result, Tag(axes, Padding.FINITE))
     return result
 
 

@@ -9,25 +9,31 @@ Inside `padded`, `x.shape` and `x.size()` hold numbers of this kind for the axes
 to the size with padding, and keep through arithmetic what they would be for each sequence alone. Rules that use a
 number take its value for each sequence (`of_sequence`, `per_sequence`).
 
-A condition on such a number, as `if t % 2:`, has one answer for the whole batch. If a sequence alone would give
-another one, it is reported. `int`, `range`, `len` and most functions of `math` return plain numbers: what is made of
-these is not noticed.
+What has one value for the whole batch, and another one for a sequence alone, is reported:
+
+    if t % 2:                 a condition
+    int(t), math.sqrt(t)      a plain number
+    arange(t - 1, -1, -1)     a tensor in which the number is a value, and not the size
+
+Python does not show `math.log(t)`, `math.isqrt(t)` and `range(t)`, nor functions of `math` of a quotient such as t / 2:
+what is made of these is not noticed.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from truenorm.torch._inputs import values_are_readable
 from truenorm.torch.tracking.calls import name_of, tensors_in
-from truenorm.torch.tracking.registry import attribute, rule
+from truenorm.torch.tracking.registry import attribute, named, rule
 from truenorm.torch.tracking.states import MADE
-from truenorm.torch.tracking.tag import Tag
+from truenorm.torch.tracking.tag import Gaps, Padding, Tag, make_tag, role_of
 from truenorm.torch.tracking.tracker import Tracker
 
 
@@ -35,24 +41,48 @@ class Count(int):
     """A whole number that was made of numbers of positions."""
 
     each: tuple[Any, ...]  # what it is for each sequence alone
+    is_remainder = False
     __hash__ = int.__hash__
 
     def __reduce__(self) -> Any:  # copies and pickles are plain numbers
-        return int, (int(self),)
+        return int, (plain(self),)
+
+    def __int__(self) -> int:
+        _report("int", CONVERTED)
+        return plain(self)  # type: ignore[no-any-return]
+
+    def __float__(self) -> float:  # also by functions of `math`
+        _report("float", CONVERTED)
+        return float(plain(self))
 
 
 class Ratio(float):
     """The same for a number that is not whole."""
 
     each: tuple[Any, ...]
+    is_remainder = False
     __hash__ = float.__hash__
 
     def __reduce__(self) -> Any:
-        return float, (float(self),)
+        return float, (plain(self),)
+
+    def __int__(self) -> int:
+        _report("int", CONVERTED)
+        return int(plain(self))
+
+    def __float__(self) -> float:
+        _report("float", CONVERTED)
+        return plain(self)  # type: ignore[no-any-return]
 
 
 NUMBERS = {Count, Ratio}
 PLAIN = {int, float, bool}
+DIFFERS = "a number of positions, which is another one for each sequence"
+OF_POSITIONS = "of a tensor with as many values as there are positions"
+PLACES = "values by the place of a position, but padding comes before valid positions"
+CONVERTED = f"{DIFFERS}: compute with it as it is, with t ** 0.5 instead of math.sqrt(t)"
+BACKWARDS = f"{DIFFERS}: make it of a tensor with lengths, as torch.ones_like(x).cumsum(2).flip(2) - 1"
+CONDITION = "on the number of positions: sequences alone would differ"
 
 
 def make_number(value: float, each: tuple[Any, ...]) -> Any:
@@ -66,7 +96,9 @@ def make_number(value: float, each: tuple[Any, ...]) -> Any:
 
 def plain(number: Any) -> Any:
     """The number for the whole batch."""
-    return int(number) if type(number) is Count else float(number) if type(number) is Ratio else number
+    if type(number) is Count:
+        return int.__int__(number)
+    return float.__float__(number) if type(number) is Ratio else number
 
 
 # ---- arithmetic ----
@@ -94,7 +126,12 @@ def _arithmetic(function: Callable[[Any, Any], Any], is_reflected: bool) -> Call
         if is_reflected:
             pairs = [(b, a) for a, b in pairs]
         value = function(*pairs[0])
-        return value if others is None else make_number(value, tuple(of_one(*pair) for pair in pairs[1:]))
+        if others is None:
+            return value
+        made = make_number(value, tuple(of_one(*pair) for pair in pairs[1:]))
+        if function in REMAINDERS and type(made) in NUMBERS:
+            made.is_remainder = True
+        return made
 
     return method
 
@@ -106,45 +143,71 @@ def _of_itself(function: Callable[[Any], Any]) -> Callable[..., Any]:
     return method
 
 
-def _comparison(function: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+def _condition(function: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+    """A condition has one answer. It is reported if some sequences alone would give another one.
+
+    Not if a size is equal to a plain number: sizes are compared with those of tensors that have no lengths.
+    """
+
     def method(self: Any, other: Any) -> Any:
         if type(other) not in NUMBERS | PLAIN:
             return NotImplemented
         answer = function(plain(self), plain(other))
-        others = _each(other, len(self.each))
-        if others is not None and any(function(a, b) != answer for a, b in zip(self.each, others, strict=True)):
-            _report_condition(self)
+        is_size = function in EQUALITIES and not self.is_remainder and type(other) in PLAIN
+        if not (is_size and plain(self) == plain(other)):
+            others = _each(other, len(self.each))
+            if others is not None and any(function(a, b) != answer for a, b in zip(self.each, others, strict=True)):
+                _report("a condition", CONDITION)
         return answer
 
     return method
 
 
-def _report_condition(number: Any) -> None:
-    """A condition has one answer, and some sequences alone would give another one."""
+def _report(what: str, why: str) -> None:
+    """Note it in the innermost context; outside of all of them such a number is a plain one."""
     from truenorm.torch.tracking.activation import active
 
     if active.trackers:
         tracker = active.trackers[-1]
-        tracker.notes.lost("a condition", tracker.module, "on the number of positions: sequences alone would differ")
+        tracker.notes.lost(what, tracker.module, why)
 
 
 def _is_true(self: Any) -> bool:
-    return bool(_comparison(operator.ne)(self, 0))
+    answer = bool(plain(self))
+    if any(bool(one) != answer for one in self.each):
+        _report("a condition", CONDITION)
+    return answer
 
 
-for _kind in NUMBERS:
-    for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-        setattr(_kind, f"__{_name}__", _arithmetic(getattr(operator, _name), False))
-        setattr(_kind, f"__r{_name}__", _arithmetic(getattr(operator, _name), True))
-    for _name, _function in (
+def _divmod(self: Any, other: Any) -> Any:
+    return self // other, self % other
+
+
+def _reflected_divmod(self: Any, other: Any) -> Any:
+    return other // self, other % self
+
+
+REMAINDERS = {operator.mod, operator.and_}
+EQUALITIES = {operator.eq, operator.ne}
+OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+}
+OF_BITS = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
+OF_BITS |= {"lshift": operator.lshift, "rshift": operator.rshift}
+for _kind, _functions in ((Count, OF_TWO | OF_BITS), (Ratio, OF_TWO)):
+    for _name, _function in _functions.items():
+        setattr(_kind, f"__{_name}__", _arithmetic(_function, False))
+        setattr(_kind, f"__r{_name}__", _arithmetic(_function, True))
+    setattr(_kind, "__divmod__", _divmod)  # noqa: B010 - as the others
+    setattr(_kind, "__rdivmod__", _reflected_divmod)  # noqa: B010
+    for _name, _of_one in (
         ("neg", operator.neg), ("abs", abs), ("ceil", math.ceil), ("floor", math.floor), ("trunc", math.trunc),
         ("round", round),
     ):  # fmt: skip
-        setattr(_kind, f"__{_name}__", _of_itself(_function))
-    # Not == and !=: shapes are compared with those of tensors that have no lengths.
-    for _name in ("lt", "le", "gt", "ge"):
-        setattr(_kind, f"__{_name}__", _comparison(getattr(operator, _name)))
-    setattr(_kind, "__bool__", _is_true)  # noqa: B010 - as the others
+        setattr(_kind, f"__{_name}__", _of_itself(_of_one))
+    for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        setattr(_kind, f"__{_name}__", _condition(getattr(operator, _name)))
+    setattr(_kind, "__bool__", _is_true)  # noqa: B010
 
 
 # ---- sizes ----
@@ -159,26 +222,133 @@ def shape(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     found = tracker.look(args[0])
     if not isinstance(found, Tag) or not found.has_padding:
         return result
+    whole = args[0].shape
+    sizes = found.step(("shape", whole), lambda: _with_lengths(whole, found))
     if isinstance(result, torch.Size):
-        sizes = list(result)
-        for axis, lengths in found.lengths.items():
-            sizes[axis] = make_number(sizes[axis], tuple(lengths))
-        return torch.Size(sizes)
-    axis = (args[1] if len(args) > 1 else kwargs["dim"]) % len(found.axes)
-    return make_number(result, tuple(found.lengths[axis])) if axis in found.lengths else result
+        return sizes
+    return sizes[args[1] if len(args) > 1 else kwargs["dim"]]
 
 
-@rule(torch.linspace, torch.logspace, reads_inputs=True)
-def steps(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """So many steps between two numbers: for a sequence alone, others."""
+def _with_lengths(shape: tuple[int, ...], tag: Tag) -> torch.Size:
+    sizes = list(shape)
+    for axis, factors in enumerate(tag.axes):
+        lengths = [each for factor in factors if (each := _lengths_of(factor.role)) is not None]
+        if lengths and all(factor.role is None or isinstance(factor.role, (tuple, Gaps)) for factor in factors):
+            others = math.prod(factor.size for factor in factors if factor.role is None)
+            sizes[axis] = make_number(
+                sizes[axis], tuple(math.prod(each) * others for each in zip(*lengths, strict=True))
+            )
+    return torch.Size(sizes)
+
+
+def _lengths_of(role: Any) -> tuple[int, ...] | None:
+    if isinstance(role, Gaps):
+        return tuple(role.valid.sum(1).tolist())
+    return role if isinstance(role, tuple) else None
+
+
+@rule(Tensor.__len__, *named("numel nelement"), reads_inputs=True)
+def count(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """len(x) and x.numel(), which Python and torch want as plain numbers."""
+    found = tracker.states.get(args[0])
+    if isinstance(found, Tag) and found.has_padding and (func is not Tensor.__len__ or 0 in found.extents):
+        tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
+    return func(*args, **kwargs)
+
+
+# ---- tensors that are made of them ----
+
+
+@rule(*named("hann_window hamming_window bartlett_window blackman_window kaiser_window randperm"), reads_inputs=True)
+def make_window(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As long as the positions, and other numbers for each length."""
     if has_count((args, kwargs)):
         tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
-    return tracker.call_unknown(func, of_sequence(args, None), of_sequence(kwargs, None))
+    return _made(tracker, func, args, kwargs)
+
+
+@rule(torch.linspace, torch.logspace, *named("full new_full"), reads_inputs=True)
+def make_tensor(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """So many steps between two numbers, or a tensor of one number: for a sequence alone, others."""
+    begin = 0 if "space" in func.__name__ else 1 if func is torch.full else 2  # behind the sizes
+    if has_count((args[begin:], {name: one for name, one in kwargs.items() if name != "size"})):
+        tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
+    return _made(tracker, func, args, kwargs)
+
+
+@rule(torch.tensor, torch.as_tensor, torch.scalar_tensor, Tensor.new_tensor, reads_inputs=True)
+def as_tensor(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """tensor(t): one number for the whole batch, with those of each sequence beside it."""
+    number: Any = args[1] if func is Tensor.new_tensor and len(args) > 1 else args[0] if args else kwargs.get("data")
+    if isinstance(number, Tensor):
+        found = tracker.look(number)
+        result = func(*args, **kwargs)
+        tracker.states[result] = found
+    elif type(number) in NUMBERS:
+        result = _made(tracker, func, args, kwargs)
+        tracker.scalars[result] = tracker.numbers_on(number.each, result.device, result.dtype)
+        tracker.has_scalars = True
+    else:
+        if has_count(number):
+            tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
+        result = tracker.call_unknown(func, of_sequence(args, None), kwargs)
+    return result
+
+
+@rule(torch.arange, reads_inputs=True)
+def arange(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Numbers of positions at the end: a sequence alone has the first ones. At the beginning: it has others.
+
+    From a distance to its negative are the relative positions of all pairs, of which each pair takes its own.
+    """
+    start, end, step = (
+        kwargs.get(name, args[place] if len(args) > max(place, 1) else default)
+        for name, place, default in (("start", 0, 0), ("end", 1, args[0] if args else 0), ("step", 2, 1))
+    )
+    if has_count(step) or (has_count(start) and has_count(start + end)):
+        tracker.notes.lost("arange", tracker.module, BACKWARDS)
+    return _made(tracker, func, args, kwargs)
+
+
+def _made(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    result = func(*of_sequence(args, None), **of_sequence(kwargs, None))
+    tracker.set(result, MADE)
+    return result
 
 
 # ---- for rules ----
 
-DIFFERS = "a number of positions, which is another one for each sequence"
+
+def note_mixing(tracker: Tracker, func: Any, x: Tensor, axes: Iterable[int], arguments: Any = None) -> None:
+    """Report a function that mixes values of a tensor that the model has made, of which each position has one.
+
+    Such as the mean of ones(b, t): for a sequence alone there would be fewer. Also if an argument is a number of
+    positions, as in interpolate(table, size=t).
+    """
+    if has_count(arguments):
+        tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
+        return
+    sizes = tracker.states.sizes
+    of_positions = any(x.shape[axis] > 1 and x.shape[axis] in sizes for axis in axes)
+    if of_positions and tracker.look(x) is MADE and not tracker.is_constant(x) and not _is_of_any_part(func, x):
+        tracker.notes.lost(name_of(func), tracker.module, OF_POSITIONS)
+
+
+def _is_of_any_part(func: Any, x: Tensor) -> bool:
+    """Whether `all` is true, or `any` is false, and so for each part of x: a mask of ones that a model makes."""
+    name = func.__name__
+    return name in ("all", "any") and values_are_readable(x) and bool(x.all() if name == "all" else ~x.any())
+
+
+def note_places(tracker: Tracker, func: Any, axes: Sequence[Any], others: Iterable[Tensor]) -> None:
+    """Report a tensor without lengths that gives each position its own value, if valid positions are not the first.
+
+    A sequence alone would get the values from the first one on. One for each pair of positions, as a causal mask, may
+    depend on their distance only.
+    """
+    gaps = [axis - len(axes) for axis, one in enumerate(axes) if isinstance(role_of(one), Gaps)]
+    if gaps and any(sum(-axis <= one.dim() and one.shape[axis] > 1 for axis in gaps) == 1 for one in others):
+        tracker.notes.lost(name_of(func), tracker.module, PLACES)
 
 
 def counts_in(value: Any) -> Iterator[Any]:
@@ -238,8 +408,25 @@ def of_scalars(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
         return tracker.scalars.get(one, one) if isinstance(one, Tensor) else one
 
     tracker.scalars[result] = func(*map(each, args), **{name: each(one) for name, one in kwargs.items()})
+    tracker.has_scalars = True
     tracker.set(result, MADE)
     return result
+
+
+def with_scalars(tracker: Tracker, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of y * s, with a value for each sequence of y instead of one number of positions s."""
+    tags = [tracker.tag(one) for one in args[:2]]
+    new = list(args)
+    for i, (one, tag) in enumerate(zip(args[:2], reversed(tags), strict=False)):
+        if tag is None or tag.batch is None or not isinstance(one, Tensor) or one not in tracker.scalars:
+            continue
+        values, other = tracker.scalars[one], args[1 - i]
+        if len(values) == tag.batch_size:
+            if other.is_floating_point() or not one.is_floating_point():  # as torch: one number changes no dtype
+                values = values.to(other.dtype)
+            new[i] = values.reshape([-1 if axis == tag.batch else 1 for axis in range(other.dim())])
+            tracker.states[new[i]] = make_tag(new[i].shape, tag.batch, {}, Padding.FINITE)
+    return tuple(new)
 
 
 def as_count(tracker: Tracker, value: Any) -> Any:

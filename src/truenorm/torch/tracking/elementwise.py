@@ -18,7 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from truenorm.torch.tracking.calls import name_of, tensors_in
-from truenorm.torch.tracking.counts import DIFFERS, NUMBERS, has_count, of_scalars, of_sequence, per_sequence
+from truenorm.torch.tracking.counts import (
+    DIFFERS,
+    NUMBERS,
+    has_count,
+    note_places,
+    of_scalars,
+    of_sequence,
+    per_sequence,
+    with_scalars,
+)
 from truenorm.torch.tracking.inputs import Fresh, join_inputs
 from truenorm.torch.tracking.registry import attribute, named, rule
 from truenorm.torch.tracking.states import MADE
@@ -81,6 +90,8 @@ POLES = (
 POLES |= set(named("logit erfinv __rdiv__ __rtruediv__ sqrt_ log_ rsqrt_ reciprocal_ log1p_ pow_"))
 OF_TYPE = set(named("type_as to"))  # another tensor only gives its dtype and device
 
+SIMPLE = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
+
 KEEPS: dict[Any, Padding] = dict.fromkeys(KEEPS_NOTHING, ANY)
 KEEPS.update(dict.fromkeys(KEEPS_FINITE, FINITE))
 KEEPS.update(dict.fromkeys([*KEEPS_ZERO, *KEEPS_ONLY_ZERO, *VIEWS], ZERO))
@@ -90,7 +101,11 @@ KEEPS.update(dict.fromkeys([*SUMS, *PRODUCTS], ANY))
 @rule(*KEEPS, reads_inputs=True)
 def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of one element of each argument, broadcast."""
-    if len(tracker.scalars) or (len(args) > 1 and type(args[1]) in NUMBERS) or (kwargs and has_count(kwargs)):
+    if args and func not in POLES and not tracker.has_scalars and SIMPLE.issuperset(map(type, kwargs.values())):
+        done = _of_known(tracker, func, args, kwargs)
+        if done is not None:
+            return done
+    if tracker.has_scalars or (len(args) > 1 and type(args[1]) in NUMBERS) or (kwargs and has_count(kwargs)):
         scalar = of_scalars(tracker, func, args, kwargs)
         if scalar is not None:
             return scalar
@@ -120,6 +135,26 @@ def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     return result
 
 
+def _of_known(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The usual cases, quickly: one tensor and plain numbers, or two tensors with the same positions; else None."""
+    x, *rest = args
+    if not isinstance(x, Tensor) or type(tag := tracker.look(x)) is not Tag:
+        return None
+    if SIMPLE.issuperset(map(type, rest)):
+        key, tags = func, [tag]
+    elif len(rest) == 1 and isinstance(rest[0], Tensor) and func not in OF_TYPE:
+        other = tracker.look(rest[0])
+        if type(other) is not Tag or other.axes != tag.axes or tag.has_crop or other.has_crop:
+            return None
+        key, tags = (func, other.padding), [tag, other]
+    else:
+        return None
+    result: Tensor = func(*args, **kwargs)
+    if isinstance(result, Tensor):  # x.type() is a name
+        tracker.states[result] = tag.step(key, lambda: tag.having(_padding_after(func, tags, tag.axes)))
+    return result
+
+
 def join(tracker: Tracker, func: Any, states: list[Any], result: Tensor, args: Any, kwargs: Any) -> Any:
     """The state of an elementwise result."""
     tags = [one for one in states if isinstance(one, Tag)]
@@ -142,6 +177,7 @@ def join(tracker: Tracker, func: Any, states: list[Any], result: Tensor, args: A
     if lost is not None and not lost.is_mask:
         tracker.notes.lost(f"{lost.where}, then {getattr(func, '__name__', func)}", tracker.module, "")
     others = [one for one in tensors_in((args, kwargs)) if not isinstance(tracker.states.get(one), Tag)]
+    note_places(tracker, func, axes, others)
     plain = all(isinstance(one, nn.Parameter) for one in others)
     tag = Tag(axes, _padding_after(func, tags, axes) if plain else ANY)
     if tag.is_ragged or any(len(one.axes) == result.dim() and one.axes == axes for one in tags):
@@ -203,6 +239,8 @@ def _away_from_poles(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tupl
 
 def _with_counts(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The arguments with numbers of positions as tensors: a value for each sequence."""
+    if len(tracker.scalars):
+        args = with_scalars(tracker, args)
     x: Any = args[0] if args else None
     tag = tracker.tag(x)
     if not has_count((args[1:], kwargs)):
@@ -212,7 +250,8 @@ def _with_counts(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dic
         if values is not None:
             tracker.states[values] = make_tag(values.shape, tag.batch or 0, {}, FINITE)
             return (x, values, *args[2:]), of_sequence(kwargs, None)
-    if func in DIVISIONS or func not in OF_NUMBERS:
+    per_position = tag is None and isinstance(x, Tensor) and x.dim() == 1 and len(x) in tracker.states.sizes
+    if func in DIVISIONS or func not in OF_NUMBERS or per_position:  # but not of pairs, as t - 1 + i - j
         tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
     return of_sequence(args, None), of_sequence(kwargs, None)
 
@@ -229,14 +268,16 @@ def linear(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         result = func(*args, **kwargs)
         tracker.set(result, found)
         return result
-    last = found.axes[-1]
-    if has_role(last):
+    if has_role(found.axes[-1]):
         return tracker.lose(func(*args, **kwargs), func, "it mixes positions")
-    x, found = tracker.fill_unless_finite(x, found)
+    x, tag = tracker.fill_unless_finite(x, found)
     result = func(x, *args[1:], **kwargs)
     has_bias = (args[2] if len(args) > 2 else kwargs.get("bias")) is not None
-    padding = found.padding if found.padding < FINITE or not has_bias else FINITE
-    tracker.states[result] = Tag((*found.axes[:-1], (Factor(result.shape[-1]),)), padding)
+    padding = tag.padding if tag.padding < FINITE or not has_bias else FINITE
+    channels = result.shape[-1]
+    tracker.states[result] = tag.step(
+        ("linear", channels, padding), lambda: Tag((*tag.axes[:-1], (Factor(channels),)), padding)
+    )
     return result
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from truenorm.torch.tracking.alone import alone_by_row
-from truenorm.torch.tracking.counts import counts_in, has_count, of_sequence
+from truenorm.torch.tracking.counts import counts_in, has_count, note_mixing, of_sequence
 from truenorm.torch.tracking.indices import look_up, part_of_input
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
@@ -24,11 +24,13 @@ from truenorm.torch.tracking.relative_shift import after_index
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import (
     BATCH,
+    OPEN,
     Axis,
     Cropped,
     Factor,
     Gaps,
     Lengths,
+    Lost,
     Padding,
     Tag,
     has_role,
@@ -71,6 +73,7 @@ def _part(tracker: Tracker, func: Any, x: Tensor, index: Any) -> Any:
     if isinstance(found, Fresh):
         return part_of_input(tracker, func, x, index, of_sequence(full, None), found)
     if not isinstance(found, Tag):
+        _note_end(tracker, func, x, full)
         result = func(x, index)
         tracker.states[result] = look_up(tracker, func, index, 0, result) if found is MADE else found
         return result
@@ -139,6 +142,23 @@ def indexed_axes(tag: Tag, full: list[Any]) -> tuple[Axis, ...] | str:
             return "a sequence out of the batch" if role is BATCH else "positions that some sequences do not have"
         axis += 1
     return tuple(axes)
+
+
+def _note_end(tracker: Tracker, func: Any, x: Tensor, full: list[Any] | None) -> None:
+    """Report an index from the end of a table or a tensor that the model has made, such as table[-t:] or steps[-1].
+
+    Not one around the middle, such as distances[n - t : n + t - 1], or to the end of arange(1 - t, t): each pair of
+    positions takes its own of these.
+    """
+    axes = [one for one in full or () if one is not None]
+    for axis, one in enumerate(axes):
+        begin, end = (one.start, one.stop) if isinstance(one, slice) else (one, None)
+        if has_count(begin):
+            is_range = x.shape[axis] + 1 in {2 * size for size in tracker.states.sizes} and not tracker.is_constant(x)
+            if (end is None and not is_range) or (end is not None and has_count(begin + end)):
+                note_mixing(tracker, func, x, (), one)
+        elif begin is not None and begin < 0:
+            note_mixing(tracker, func, x, [axis])
 
 
 def _counted(one: Any, size: int, lengths: Lengths) -> Factor | str:
@@ -220,7 +240,8 @@ def narrow(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> A
 @rule(*named("select"))
 def select(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
-    index = (*[slice(None)] * (given["dim"] % given["input"].dim()), int(given["index"]))
+    one = given["index"] if has_count(given["index"]) else int(given["index"])
+    index = (*[slice(None)] * (given["dim"] % given["input"].dim()), one)
     return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
 
 
@@ -330,7 +351,10 @@ def gather(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> A
     if not isinstance(found, Tag) or not found.is_ragged or index.dim() != x.dim():
         return tracker.call_unknown(func, args, kwargs)
     axis = given["dim"] % x.dim()
-    result = func(*args, **kwargs)
+    own = tracker.look(index)
+    if isinstance(own, Tag) and not own.has_open:
+        given["index"] = index = tracker.fill(index, own)
+    result = func(x, given["dim"], index)
     others = [i for i in range(x.dim()) if i != axis and has_role(found.axes[i])]
     if any(index.shape[i] != x.shape[i] for i in others):
         return tracker.lose(result, func, "an index with fewer sequences or positions")
@@ -338,10 +362,20 @@ def gather(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> A
         lengths = found.lengths.get(axis)
         if lengths is None or found.batch is None or len(found.extents) > 1:
             return tracker.lose(result, func, "it mixes positions")
-        least = tracker.lengths_on(lengths, index.device).reshape(
+        least = tracker.numbers_on(lengths, index.device).reshape(
             [-1 if i == found.batch else 1 for i in range(x.dim())]
         )
         if bool((index >= least).any()):
             return tracker.lose(result, func, "positions that some sequences do not have")
-    tracker.states[result] = found.with_axis(axis, result.shape[axis])
+    if isinstance(own, Lost):
+        return tracker.lose(result, func, "an index that was lost before")
+    axes = list(found.axes)
+    if isinstance(own, Tag):  # as many as the index has
+        if any(has_role(own.axes[i]) and own.axes[i] != found.axes[i] for i in others):
+            return tracker.lose(result, func, "an index with other lengths")
+        axes[axis] = own.axes[axis]
+    else:
+        size = result.shape[axis]
+        axes[axis] = (Factor(size, OPEN if size > 1 and size in tracker.states.sizes else None),)
+    tracker.states[result] = Tag(tuple(axes), min(found.padding, Padding.FINITE))
     return result

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from truenorm.torch._compat import keywords_of_call
-from truenorm.torch.layers import GroupNorm, LayerNorm, RMSNorm, _RaggedLayer
+from truenorm.torch._layer_bases import _RaggedLayer
+from truenorm.torch.layers import GroupNorm, LayerNorm, RMSNorm
 from truenorm.torch.pattern_layer import Normalize
 from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.normalization import valid_or_lengths
-from truenorm.torch.tracking.registry import module_rule_of
+from truenorm.torch.tracking.registry import MODULE_RULES, module_rule_of
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import Lost, Padding, Tag, has_role, make_tag
 from truenorm.torch.tracking.tracker import Tracker
@@ -49,13 +50,21 @@ def begin_model(tracker: Tracker, model: nn.Module, args: tuple[Any, ...]) -> No
 
 def before(tracker: Tracker, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Returns other arguments for the module, or None."""
-    if isinstance(module, _RaggedLayer):
+    kind: Any = type(module)
+    is_norm, pads = _kind(kind)
+    if is_norm:
         return _before_norm(tracker, module, args)
-    if isinstance(module, PADDING_LAYERS):
+    if pads:
         _before_padding(tracker, module, args)
-    if module_rule_of(module) is not None:
+    if MODULE_RULES and module_rule_of(module) is not None:
         return _before_declared(tracker, module, args)
     return None
+
+
+@cache
+def _kind(kind: Any) -> tuple[bool, bool]:
+    """Whether modules of a class are norms of truenorm, and whether they pad their input."""
+    return issubclass(kind, _RaggedLayer), issubclass(kind, PADDING_LAYERS)
 
 
 def note_inside(tracker: Tracker, module: nn.Module) -> None:
@@ -70,12 +79,17 @@ def after(tracker: Tracker, module: nn.Module, args: tuple[Any, ...], output: An
         pending, tracker.pending = tracker.pending, None
         if pending is not None and output is not None:
             pending(output)
-    elif tracker.paused is None:
+    elif tracker.paused is None and not (isinstance(output, Tensor) and output in tracker.states):
         # Made by code that no mode sees, such as torch.jit or torch.from_numpy.
         for one in tensors_in(output):
-            if one not in tracker.states and any(isinstance(tracker.look(x), (Tag, Lost)) for x in tensors_in(args)):
-                kind = getattr(module, "original_name", type(module).__name__)
+            if one in tracker.states or tracker.is_constant(one):
+                continue
+            read = [tracker.look(x) for x in tensors_in(args)]
+            kind = getattr(module, "original_name", type(module).__name__)
+            if any(isinstance(state, (Tag, Lost)) for state in read):
                 tracker.lose(one, kind, "not a function of torch")
+            elif (fresh := next((state for state in read if isinstance(state, Fresh)), None)) is not None:
+                tracker.set(one, tracker.unknown(kind, fresh))
 
 
 def _before_padding(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> None:

@@ -69,7 +69,7 @@ def norm(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 def valid_or_lengths(tracker: Tracker, x: Tensor, tag: Tag, axis: int) -> tuple[Tensor | None, Tensor | None]:
     """What a norm takes: lengths along this axis of x (b, ...) with three axes, which is faster, or else a mask."""
     if tag.batch == 0 and x.dim() == 3 and set(tag.extents) == set(tag.lengths) == {axis}:
-        return None, tracker.lengths_on(tag.lengths[axis], x.device)
+        return None, tracker.numbers_on(tag.lengths[axis], x.device)
     return ~tracker.mask(tag, x.device), None
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, alone_by_row
 from truenorm.torch.tracking.convolution import after, positions_of, spread, without_positions
-from truenorm.torch.tracking.counts import has_count, of_sequence
+from truenorm.torch.tracking.counts import has_count, note_mixing, of_sequence
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import Padding, Tag
 from truenorm.torch.tracking.tracker import Tracker
@@ -51,6 +51,13 @@ def _lengths_after(tag: Tag, result: Tensor, given: dict[str, Any], count: int, 
     )
 
 
+def _of_constant(tracker: Tracker, func: Any, x: Tensor, given: dict[str, Any]) -> Any:
+    """Of a tensor without positions. If the windows depend on their number, a sequence alone has other ones."""
+    if not isinstance(tracker.look(x), Tag):
+        note_mixing(tracker, func, x, (), given)
+    return without_positions(tracker, x, func(x, **of_sequence(given, None)))
+
+
 def _of_each(tracker: Tracker, func: Any, x: Tensor, tag: Tag, given: dict[str, Any]) -> Any:
     """With windows as long as the sequence: one result for each."""
     result = alone_by_row(tracker, func, x, tag, lambda one, row: func(one, **of_sequence(given, row)))
@@ -70,7 +77,7 @@ def max_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[st
     x, count = given.pop("input"), dimensions(func)
     tag = positions_of(tracker, func, x, count)
     if tag is None:
-        return without_positions(tracker, x, func(x, **given))
+        return _of_constant(tracker, func, x, given)
     if has_count(given):
         return _of_each(tracker, func, x, tag, given)
     lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
@@ -86,7 +93,7 @@ def mean_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     x, count = given.pop("input"), dimensions(func)
     tag = positions_of(tracker, func, x, count)
     if tag is None:
-        return without_positions(tracker, x, func(x, **given))
+        return _of_constant(tracker, func, x, given)
     if has_count(given):
         return _of_each(tracker, func, x, tag, given)
     sides = any(spread(given.get("padding", 0), count))
@@ -126,7 +133,7 @@ def adaptive_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: di
     x, count = given.pop("input"), dimensions(func)
     tag = positions_of(tracker, func, x, count)
     if tag is None:
-        return without_positions(tracker, x, func(x, **given))
+        return _of_constant(tracker, func, x, given)
     sizes = given["output_size"]
     sizes = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,) * count
     if set(sizes) == {1} and len(tag.lengths) == len(tag.extents) and "avg" in func.__name__:
@@ -163,7 +170,7 @@ def interpolate(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     count = x.dim() - 2
     tag = positions_of(tracker, func, x, count)
     if tag is None:
-        result = without_positions(tracker, x, func(x, **given))
+        result = _of_constant(tracker, func, x, given)
         if (made := tracker.tag(result)) is not None and given.get("scale_factor") is None:
             tracker.set(result, tracker.reopen(made, [2, 2, *[1] * count]))
         return result
@@ -174,8 +181,8 @@ def interpolate(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     if scale is None:
         sizes = given["size"]
         sizes = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,) * count
-        if any(x.shape[axis] != sizes[axis - 2] for axis in tag.extents):
-            # A constant, or the size of another padded tensor? For a sequence alone that would be another number.
+        if tag.has_padding or any(x.shape[axis] != sizes[axis - 2] for axis in tag.extents):
+            # A constant: for a sequence alone it is the same number. Sizes of padded tensors are no plain numbers.
             return tracker.lose(func(x, **given), func, "size= does not say how the lengths change: use scale_factor=")
         scale = 1.0
     elif not mode.startswith("nearest") or given.get("recompute_scale_factor"):

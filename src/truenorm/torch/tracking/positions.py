@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, alone_by_row, cat_positions
 from truenorm.torch.tracking.calls import tensors_in
-from truenorm.torch.tracking.counts import as_count, has_count, of_sequence
+from truenorm.torch.tracking.counts import as_count, has_count, note_mixing, note_places, of_sequence, plain
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
@@ -87,8 +87,8 @@ def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     if not tags:
         return _unfollowed(tracker, func(*args, **kwargs), states)
     if any(isinstance(role_of(tag.axes[axis]), tuple) for tag in tags):
-        others = [tag for tag in tags if tag is not states[-1]]
-        if any(has_role(tag.axes[axis]) for tag in others) or not isinstance(states[-1], Tag):
+        *others, last_one = states
+        if any(isinstance(one, Tag) and has_role(one.axes[axis]) for one in others) or not isinstance(last_one, Tag):
             return cat_positions(tracker, func, tensors, axis)
     result = func(*args, **kwargs)
     if any(isinstance(one, Lost) for one in states):
@@ -105,6 +105,7 @@ def cat(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
         return tracker.lose(result, func, "arguments with different lengths")
     if any(has_role(tag.axes[axis]) and not isinstance(role_of(tag.axes[axis]), tuple) for tag in tags):
         return _cat_masks(tracker, func, result, tensors, new, axis)
+    note_places(tracker, func, new, [one for one in tensors if tracker.tag(one) is None])
     role = role_of(last) if states and isinstance(states[-1], Tag) else None
     before = sum(one.shape[axis] for one in tensors[:-1])
     lengths = tuple(before + n for n in role) if isinstance(role, tuple) else None
@@ -207,8 +208,9 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     x: Tensor = given.pop("input")
     found = tracker.look(x)
     given["pad"] = as_count(tracker, given["pad"])
-    amounts = [int(one) for one in given["pad"]]
+    amounts = [int(plain(one)) for one in given["pad"]]
     if not isinstance(found, Tag):
+        note_mixing(tracker, func, x, (), given["pad"][::2])
         result = func(x, **of_sequence(given, None))
         tracker.states[result] = found
         return result
@@ -281,6 +283,7 @@ def reorder(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]
         if any(factor.role is BATCH for axis in _reordered(func, args, kwargs) for factor in found.axes[axis]):
             return tracker.lose(func(*args, **kwargs), func, "another order of the batch")
         return alone(tracker, func, x, found, lambda one: func(one, *args[1:], **kwargs))
+    note_mixing(tracker, func, x, _reordered(func, args, kwargs))
     result = func(*args, **kwargs)
     tracker.set(result, found)
     return result

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from truenorm.torch.tracking.counts import note_mixing
 from truenorm.torch.tracking.elementwise import elementwise
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
@@ -47,12 +48,13 @@ def reduce(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     if (len(args) > 1 and isinstance(args[1], Tensor)) or isinstance(kwargs.get("other"), Tensor):
         return elementwise_of_two(tracker, func, args, kwargs)
     found = tracker.look(x)
+    rest, options = _options(name, args[1:], kwargs)
+    dims = _axes(options.get("dim"), x.dim())
     if not isinstance(found, Tag):
+        note_mixing(tracker, func, x, dims)
         result = func(*args, **kwargs)
         tracker.set(result, found if isinstance(found, Lost) else MADE)
         return result
-    rest, options = _options(name, args[1:], kwargs)
-    dims = _axes(options.get("dim"), x.dim())
     keepdim = bool(options.get("keepdim", False))
     if not found.is_ragged or not any(has_role(found.axes[dim]) for dim in dims):
         result = func(*args, **kwargs)
@@ -198,7 +200,7 @@ def _count(tracker: Tracker, tag: Tag, dims: tuple[int, ...], device: torch.devi
         if isinstance(factor.role, Gaps):
             per_sequence = per_sequence * factor.role.valid.sum(1).to(device)
         elif isinstance(factor.role, tuple):
-            per_sequence = per_sequence * tracker.lengths_on(factor.role, device)
+            per_sequence = per_sequence * tracker.numbers_on(factor.role, device)
         elif factor.role is not BATCH:
             per_sequence = per_sequence * factor.size
     if any(factor.role is BATCH for factor in factors):

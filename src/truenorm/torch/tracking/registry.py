@@ -63,6 +63,4 @@ def attribute(name: str) -> Any:
 
 def module_rule_of(module: nn.Module) -> LengthsRule | None:
     """The rule that `padded.rule` declared for the class of a module, or for one that it inherits from."""
-    if not MODULE_RULES:
-        return None
     return next((MODULE_RULES[cls] for cls in type(module).__mro__ if cls in MODULE_RULES), None)

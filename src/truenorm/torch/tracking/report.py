@@ -9,17 +9,41 @@ from torch import nn
 
 
 class PaddingWarning(UserWarning):
-    """Some normalization below `padded` read padding."""
+    """Some normalization below `padded` read padding.
+
+    Examples:
+        >>> import warnings
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> model = torch.nn.Sequential(torch.nn.Conv1d(1, 2, 1), torch.nn.BatchNorm1d(2))  # not converted
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     with tnt.padded(lengths=[9, 5]):
+        ...         y = model(torch.randn(2, 1, 9))
+        >>> caught[0].category is tnt.PaddingWarning
+        True
+    """
 
 
 @dataclass(frozen=True)
 class PaddedReport:
     """What happened inside a `padded` context. `print(report)` shows a line for each layer and function.
 
-    given          converted layers that were given lengths
-    not_given      converted layers that were called with tensors of unknown positions
-    not_converted  normalizations of torch.nn that average over positions
-    mixed          functions that may mix valid positions and padding
+    Args:
+        given: converted layers that were given lengths
+        not_given: converted layers that were called with tensors of unknown positions
+        not_converted: normalizations of torch.nn that average over positions
+        mixed: functions that may mix valid positions and padding
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> model = torch.nn.Sequential(torch.nn.Conv1d(1, 2, 1), tnt.BatchNorm1d(2))
+        >>> with tnt.padded(lengths=[9, 5]) as tracked:
+        ...     y = model(torch.randn(2, 1, 9))
+        >>> print(tracked.report)
+        1 layer was given lengths
+          1
     """
 
     given: tuple[str, ...]
@@ -64,11 +88,27 @@ class Notes:
 
     def describe(self, function: str, module: nn.Module | None, why: str) -> str:
         """A function, and the module that called it."""
-        place = "" if module is None else f" in {self.name(module)}"
+        place = "" if module is None else f" in {self.quoted(module)}"
         return f"{function}{place}{f' ({why})' if why else ''}"
+
+    def quoted(self, module: nn.Module) -> str:
+        """The same for messages: a name in quotes, a class as it is."""
+        name, kind = self.name(module), type(module).__name__
+        return kind if name == kind else repr(name)
 
     def name(self, module: nn.Module) -> str:
         """The name of a module in its model, or its class if it is the model."""
         if self._names is None or module not in self._names:
-            self._names = {one: name for model in reversed(self.models) for name, one in model.named_modules()}
+            self._names = {}
+            for model in self.models:
+                _name_modules(model, "", self._names)
         return self._names.get(module) or type(module).__name__
+
+
+def _name_modules(module: nn.Module, name: str, names: dict[nn.Module, str]) -> None:
+    """The names of `named_modules`, which takes longer: it is also called when nothing is wrong."""
+    if module not in names:
+        names[module] = name
+        for key, one in module._modules.items():
+            if one is not None:
+                _name_modules(one, f"{name}.{key}" if name else key, names)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from truenorm.torch.tracking.calls import tensors_in
+from truenorm.torch.tracking.counts import plain
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import attribute, named, rule
 from truenorm.torch.tracking.relative_shift import after_view
@@ -23,12 +24,18 @@ def moved(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     order: Callable[[int], Sequence[int]],
+    key: Any = None,
 ) -> Any:
-    """The result, with its axes in the order that `order(ndim)` gives."""
+    """The result, with its axes in the order that `order(ndim)` gives. `key` says which order it is."""
     found = tracker.look(args[0])
     result = func(*args, **kwargs)
     if isinstance(found, (Tag, Fresh)):
-        found = found.with_axes([found.axes[axis] for axis in order(len(found.axes))])
+        before = found
+
+        def reorder() -> Tag | Fresh:
+            return before.with_axes([before.axes[axis] for axis in order(len(before.axes))])
+
+        found = reorder() if key is None or isinstance(before, Fresh) else before.step(key, reorder)
     tracker.states[result] = found
     return result
 
@@ -43,12 +50,12 @@ def _swapped(ndim: int, first: int, second: int) -> list[int]:
 def transpose(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first: Any = args[1] if len(args) > 1 else kwargs.get("dim0", kwargs.get("axis0"))
     second: Any = args[2] if len(args) > 2 else kwargs.get("dim1", kwargs.get("axis1"))
-    return moved(tracker, func, args, kwargs, lambda ndim: _swapped(ndim, first, second))
+    return moved(tracker, func, args, kwargs, lambda ndim: _swapped(ndim, first, second), ("swap", first, second))
 
 
 @rule(attribute("mT"), attribute("mH"), reads_inputs=True)
 def matrix_transpose(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return moved(tracker, func, args, kwargs, lambda ndim: _swapped(ndim, -2, -1))
+    return moved(tracker, func, args, kwargs, lambda ndim: _swapped(ndim, -2, -1), ("swap", -2, -1))
 
 
 @rule(attribute("T"), attribute("H"), *named("t"), reads_inputs=True)
@@ -78,7 +85,7 @@ def movedim(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str
 def numbers(given: Sequence[Any]) -> list[int]:
     """Axes or sizes that were given one by one, or as one sequence."""
     first = given[0] if len(given) == 1 else given
-    return [int(value) for value in (first if isinstance(first, (tuple, list)) else given)]
+    return [int(plain(value)) for value in (first if isinstance(first, (tuple, list)) else given)]
 
 
 # ---- views ----
@@ -93,15 +100,20 @@ def view(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         axes = regroup(found.axes, result.shape)
         tracker.states[result] = tracker.unknown(func, found) if axes is None else found.with_axes(axes)
     elif isinstance(found, Tag):
-        axes = regroup(found.axes, result.shape)
-        if axes is None and found.is_ragged:
+        tag = found.step(("view", result.shape), lambda: _viewed(found, result.shape))
+        if tag is None and found.is_ragged:
             tracker.lose(result, func, f"from {tuple(args[0].shape)} to {tuple(result.shape)}")
         else:
-            tracker.states[result] = MADE if axes is None else Tag(axes, found.padding)
+            tracker.states[result] = tag or MADE
     else:
         tracker.states[result] = found
     after_view(tracker, args[0], found, result, noted)
     return result
+
+
+def _viewed(tag: Tag, shape: Sequence[int]) -> Tag | None:
+    axes = regroup(tag.axes, shape)
+    return None if axes is None else Tag(axes, tag.padding)
 
 
 @rule(*named("unsqueeze unsqueeze_"), reads_inputs=True)
@@ -169,7 +181,7 @@ def broadcast_tensors(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs
     return tuple(expand(tracker, Tensor.expand, (one, shape), {}) for one in tensors)
 
 
-@rule(*named("new_zeros new_ones new_full new_empty new_tensor"), attribute("grad"), reads_inputs=True)
+@rule(*named("new_zeros new_ones new_empty"), attribute("grad"), reads_inputs=True)
 def make_new(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A tensor that only has the dtype and the device of another."""
     result = func(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Rules for short-time spectra: `stft`, and Fourier transforms of each position by itself.
+"""Rules for short-time spectra: `stft`, `istft`, and Fourier transforms of each position by itself.
 
 A frame that lies inside a sequence reads no padding, so there are as many valid frames as a sequence alone has:
 
@@ -21,7 +21,7 @@ from torch.nn import functional
 from truenorm.torch.tracking.counts import of_sequence
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import rule
-from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Padding, Tag, has_role
+from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Padding, Tag, has_role, make_tag
 from truenorm.torch.tracking.tracker import Tracker
 
 
@@ -55,6 +55,33 @@ def stft(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     axes: list[Axis] = [(Factor(n),) for n in result.shape]
     axes[0], axes[2] = (Factor(len(x), BATCH),), (Factor(result.shape[2], frames),)
     tracker.set(result, Tag(tuple(axes), Padding.FINITE))
+    return result
+
+
+ISTFT_NAMES = (
+    "input", "n_fft", "hop_length", "win_length", "window", "center", "normalized", "onesided", "length",
+    "return_complex",
+)  # fmt: skip
+
+
+@rule(torch.istft, Tensor.istft)
+def istft(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """x (b, bins, frames): each sequence alone, since its last samples depend on where its frames end."""
+    given = {**dict(zip(ISTFT_NAMES, args, strict=False)), **kwargs}
+    x: Tensor = given.pop("input")
+    found = tracker.look(x)
+    if not isinstance(found, Tag) or found.batch != 0 or set(found.extents) != {2} or 2 not in found.lengths:
+        return tracker.call_unknown(func, args, kwargs)
+    frames = found.lengths[2]
+    parts = [func(x[row : row + 1, :, : n or 1], **of_sequence(given, row)) for row, n in enumerate(frames)]
+    samples = tuple(part.shape[1] if n else 0 for part, n in zip(parts, frames, strict=True))
+    size = max(part.shape[1] for part in parts)
+    if given.get("length") is None:  # as without `padded`: other branches have this size
+        hop = given.get("hop_length") or given["n_fft"] // 4
+        size = parts[0].shape[1] + hop * (x.shape[2] - (frames[0] or 1))
+    parts = [functional.pad(part[:, :n], (0, size - n)) for part, n in zip(parts, samples, strict=True)]
+    result = torch.cat(parts)
+    tracker.set(result, make_tag(result.shape, 0, {1: samples}, Padding.ZERO))
     return result
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from enum import Enum
+from typing import Any
 
 from torch import Tensor
 from torch.utils.weak import WeakIdRef
@@ -34,6 +35,14 @@ referent = weakref.ref.__call__  # for a tensor that is known to be alive; WeakI
 State = Tag | Lost | Fresh | Untagged
 
 
+class Reference(WeakIdRef):
+    """To a tensor, with its id. Unlike torch's own it is made without a call of Python code."""
+
+    __slots__ = ("key",)
+    __init__: Any = weakref.ref.__init__
+    key: int
+
+
 class States:
     """States by tensor, without keeping a tensor alive.
 
@@ -44,14 +53,14 @@ class States:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[WeakIdRef, State, int]] = {}  # the state, and the version that it is of
+        self._entries: dict[int, tuple[Reference, State, int]] = {}  # the state, and the version that it is of
         self.sizes: set[int] = set()  # of all position axes so far
         entries = self._entries
 
-        def forget(dead: WeakIdRef) -> None:
-            found = entries.get(hash(dead))
+        def forget(dead: Reference) -> None:
+            found = entries.get(dead.key)
             if found is not None and found[0] is dead:
-                del entries[hash(dead)]
+                del entries[dead.key]
 
         self._forget = forget
 
@@ -67,9 +76,16 @@ class States:
     def __setitem__(self, x: Tensor, state: State) -> None:
         key = id(x)
         found = self._entries.get(key)
-        ref = WeakIdRef(x, self._forget) if found is None or referent(found[0]) is not x else found[0]
-        self._entries[key] = (ref, state, version_of(x))
-        if type(state) is Tag and not state.sizes <= self.sizes:
+        if found is None or referent(found[0]) is not x:
+            ref = Reference(x, self._forget)
+            ref.key = key
+        else:
+            ref = found[0]
+        if type(state) is not Tag:
+            self._entries[key] = (ref, state, 0)
+            return
+        self._entries[key] = (ref, state, 0 if state.padding is Padding.ANY else version_of(x))
+        if not state.sizes <= self.sizes:
             self.sizes |= state.sizes
 
     def __contains__(self, x: Tensor) -> bool:

@@ -18,15 +18,17 @@ them is exact and free of device synchronisations, tags can be compared, and mas
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from truenorm.torch.tracking.cached import cached_property
+
+T = TypeVar("T")
 
 
 class Gaps:
@@ -187,7 +189,11 @@ class Tag:
     @cached_property
     def has_open(self) -> bool:
         """Whether an axis may be positions, but is not known to be."""
-        return any(factor.role is OPEN for axis in self.axes for factor in axis)
+        for axis in self.axes:
+            for _, role in axis:
+                if role is OPEN:
+                    return True
+        return False
 
     @cached_property
     def sizes(self) -> frozenset[int]:
@@ -208,12 +214,36 @@ class Tag:
     @cached_property
     def has_padding(self) -> bool:
         """Whether any position is padding."""
-        return any(
-            isinstance(factor.role, Gaps)
-            or (isinstance(factor.role, tuple) and any(n < factor.size for n in factor.role))
-            for axis in self.axes
-            for factor in axis
-        )
+        for axis in self.axes:
+            for size, role in axis:
+                if isinstance(role, Gaps) or (isinstance(role, tuple) and role and min(role) < size):
+                    return True
+        return False
+
+    @cached_property
+    def has_crop(self) -> bool:
+        """Whether the lengths of an axis may become those of another tensor."""
+        for axis in self.axes:
+            for _, role in axis:
+                if isinstance(role, Cropped):
+                    return True
+        return False
+
+    @cached_property
+    def _with_padding(self) -> dict[Padding, Tag]:
+        """The tags with these axes so far; they share this dictionary."""
+        return {self.padding: self}
+
+    @cached_property
+    def _steps(self) -> dict[Any, Any]:
+        return {}
+
+    def step(self, key: Any, make: Callable[[], T]) -> T:
+        """What `make` returns, computed once for each key: the layers of a model repeat the same steps."""
+        found: Any = self._steps.get(key, self)
+        if found is self:
+            found = self._steps[key] = make()
+        return found  # type: ignore[no-any-return]
 
     def may_be_empty(self, *axes: int) -> bool:
         """Whether a sequence may have no valid position on one of these axes."""
@@ -226,9 +256,12 @@ class Tag:
             padding = Padding.FINITE
         if padding is self.padding:
             return self
-        new = object.__new__(Tag)
-        vars(new).update(vars(self), padding=padding)
-        return new
+        found = self._with_padding.get(padding)
+        if found is None:
+            found = self._with_padding[padding] = object.__new__(Tag)
+            vars(found).update(vars(self), padding=padding)
+            vars(found).pop("_steps", None)
+        return found
 
     def with_axes(self, axes: Sequence[Axis]) -> Tag:
         """Other axes with the same padding."""
@@ -409,36 +442,3 @@ def padding_in(tag: Tag, axes: Sequence[Axis], skipped: int | None = None) -> Pa
         if i != skipped and own != axis and any(_is_extent(factor.role) for factor in axis):
             return min(tag.padding, Padding.FINITE)
     return tag.padding
-
-
-# ---- masks ----
-
-
-def make_mask(axes: Sequence[Axis], device: torch.device) -> Tensor:
-    """Booleans that broadcast to the tensor: True where it is padding."""
-    factors = [factor for axis in axes for factor in axis]
-    rows = next(i for i, factor in enumerate(factors) if factor.role is BATCH)
-    count = factors[rows].size
-    mask: Tensor | None = None
-    for i, (size, role) in enumerate(factors):
-        if isinstance(role, Gaps):
-            valid = role.valid.to(device)
-        elif isinstance(role, tuple):
-            lengths = torch.tensor(role, device=device)
-            valid = torch.arange(size, device=device) < lengths[:, None]
-        else:
-            continue
-        shape = [1] * len(factors)
-        shape[rows], shape[i] = count, size
-        valid = (valid if rows < i else valid.T).reshape(shape)
-        mask = valid if mask is None else mask & valid
-    assert mask is not None
-    sizes: list[int] = []
-    merged: list[int] = []
-    for axis in axes:
-        if len(axis) > 1 and has_role(axis):
-            sizes += [factor.size for factor in axis]
-        else:
-            sizes += list(mask.shape[len(sizes) : len(sizes) + len(axis)])
-        merged.append(math.prod(sizes[len(sizes) - len(axis) :]))
-    return ~mask.expand(sizes).reshape(merged)

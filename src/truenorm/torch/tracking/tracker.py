@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from truenorm.torch._compat import name_of_autograd_function
-from truenorm.torch.tracking.calls import first_by_position, name_of, tensors_in
+from truenorm.torch.tracking.calls import first_by_position, name_of, tensors_in, tensors_of
 from truenorm.torch.tracking.inputs import Fresh, Input
+from truenorm.torch.tracking.masks import make_mask
 from truenorm.torch.tracking.registry import READS_INPUTS, RULES
 from truenorm.torch.tracking.report import Notes
 from truenorm.torch.tracking.states import MADE, State, States
-from truenorm.torch.tracking.tag import OPEN, Extent, Factor, Gaps, Lengths, Lost, Padding, Tag, make_mask, make_tag
+from truenorm.torch.tracking.tag import OPEN, Extent, Factor, Gaps, Lost, Padding, Tag, make_tag
 
 WITHOUT_TENSORS = {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device}
 SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -36,6 +37,7 @@ class Tracker:
         self.parts: Any = WeakTensorKeyDictionary()  # tensors that are views outside of `padded`, but not inside
         self.shifts: Any = WeakTensorKeyDictionary()  # tensors between the steps of `relative_shift.py`
         self.scalars: Any = WeakTensorKeyDictionary()  # tensors of one number of positions: those of each sequence
+        self.has_scalars = False  # any so far
         self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
         # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
         self.first_look: Callable[[Tensor], State] = self._first_look
@@ -68,7 +70,7 @@ class Tracker:
             return x
         given = self.extents if isinstance(lengths, tuple) and not lengths else extents_of(lengths, None)[0]
         axes = axes_of("follow", along, x.dim(), len(given))
-        self.set(x, self._root(x.shape, 0, dict(zip(axes, given, strict=True)), "follow"))
+        self.set(x, self._root(x.shape, 0, dict(zip(axes, given, strict=True)), lambda: "follow"))
         return x
 
     # ---- states ----
@@ -113,7 +115,7 @@ class Tracker:
                 f"model, one of them {source.shape}. Declare all but one of them: tracked.follow(x, along=...), or "
                 "tracked.follow(x, lengths=None) for a tensor without padding."
             )
-        tag = self._root(source.shape, 0, dict(zip(axes, self.extents, strict=True)), "along")
+        tag = self._root(source.shape, 0, dict(zip(axes, self.extents, strict=True)), lambda: "along")
         self.first = tuple(source.shape[axis] for axis in axes)
         return tag
 
@@ -146,12 +148,7 @@ class Tracker:
             return False
         model = self.modules[0]
         if model not in self._constants:
-            self._constants[model] = {
-                id(one)
-                for module in model.modules()
-                for one in (*module._buffers.values(), *vars(module).values())
-                if isinstance(one, Tensor)
-            }
+            self._constants[model] = tensors_of(model)
         return id(x) in self._constants[model]
 
     # ---- positions ----
@@ -212,7 +209,7 @@ class Tracker:
 
     def _settle(self, source: Input, batch: int, axes: Sequence[int], who: Any) -> None:
         """An input has its sequences and positions on these axes."""
-        tag = self._root(source.shape, batch, dict(zip(axes, self.extents, strict=True)), self.place(who))
+        tag = self._root(source.shape, batch, dict(zip(axes, self.extents, strict=True)), lambda: self.place(who))
         sizes = tuple(source.shape[axis] for axis in axes)
         if self.modules and self.first not in (None, sizes):
             raise ValueError(
@@ -228,13 +225,13 @@ class Tracker:
         """Whether a tensor is one for all sequences, as positions of an embedding (1, t, c) are."""
         return len(x) == 1 and self.batch_size != 1
 
-    def _root(self, shape: Sequence[int], batch: int, extents: dict[int, Extent], who: str) -> Tag:
+    def _root(self, shape: Sequence[int], batch: int, extents: dict[int, Extent], who: Callable[[], str]) -> Tag:
         rows, shape = shape[batch] if shape else 0, tuple(shape)
         for axis, extent in extents.items():
             count = len(extent.valid) if isinstance(extent, Gaps) else len(extent)
             if rows != count:
                 raise ValueError(
-                    f"padded: {who} reads a batch of {rows}, shape {shape}, got lengths of {count} sequences. "
+                    f"padded: {who()} reads a batch of {rows}, shape {shape}, got lengths of {count} sequences. "
                     "Pass one length for each, or declare a tensor that has other lengths or none: "
                     "tracked.follow(x, lengths=None)."
                 )
@@ -242,7 +239,7 @@ class Tracker:
             exact = isinstance(extent, Gaps)
             if shape[axis] < longest or (exact and shape[axis] != longest):
                 raise ValueError(
-                    f"padded: {who} reads {shape[axis]} positions on axis {axis} of {shape}, "
+                    f"padded: {who()} reads {shape[axis]} positions on axis {axis} of {shape}, "
                     f"got {'a mask of' if exact else 'a length of'} {longest}. Pass lengths in positions of the model's"
                     " input, or declare a tensor that has other lengths or none: tracked.follow(x, lengths=None)."
                 )
@@ -298,12 +295,8 @@ class Tracker:
         """Booleans that broadcast to the tensor: True where it is padding."""
         return self._kept((tag.axes, device), lambda: make_mask(tag.axes, device))
 
-    def lengths_on(self, lengths: Lengths, device: torch.device) -> Tensor:
-        """Lengths as a tensor."""
-        return self.numbers_on(lengths, device)
-
     def numbers_on(self, numbers: tuple[Any, ...], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-        """A number for each sequence as a tensor."""
+        """A number for each sequence, such as its length, as a tensor."""
         return self._kept((numbers, device, dtype), lambda: torch.tensor(numbers, device=device, dtype=dtype))
 
     def _kept(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
@@ -359,14 +352,26 @@ class Tracker:
             return None  # a batch is put together
         mask: Fresh | None = None
         has_tag = False
+        constants: list[tuple[Tensor, Fresh]] = []
         for one in tensors_in(args[2:] if func is Tensor.__setitem__ else (args, kwargs)):
             found = self.look(one)
             if isinstance(found, Fresh):
-                if found.source.has_values:
+                if not self._batch_axes(found):
+                    constants.append((one, found))
+                elif found.source.has_values:
                     return found
-                mask = found
+                else:
+                    mask = found
             has_tag = has_tag or isinstance(found, Tag)
-        return None if has_tag else mask
+        if not has_tag:
+            return mask or next((found for _, found in constants), None)
+        for one, _ in constants:  # a window or a matrix from outside, beside the sequences
+            self.states[one] = MADE
+        return None
+
+    def _batch_axes(self, found: Fresh) -> list[int]:
+        """Which axes of an input may be the batch; if there is none, it cannot be the sequences."""
+        return [axis for axis, size in enumerate(found.source.shape[:-1][:2]) if size == self.batch_size]
 
     def refuse(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Fresh) -> Any:
         """A function that has to know the positions of an input. An error, unless it cannot be the sequences."""
@@ -384,7 +389,7 @@ class Tracker:
     def unknown(self, func: Any, found: Fresh) -> State:
         """The state of a result that depends on positions of an input that are not known, or an error."""
         shape = found.source.shape
-        batches = [axis for axis in range(min(2, len(shape) - 1)) if shape[axis] == self.batch_size]
+        batches = self._batch_axes(found)
         if not batches:
             return MADE
         name, why = name_of(func), f"an input whose positions are not known: {self._along_hint(shape)}"
@@ -422,8 +427,8 @@ class Tracker:
         module = self.module
         if module is None:
             return name_of(who) if who is not None else "the context"
-        name, kind = self.notes.name(module), type(module).__name__
-        return kind if name == kind else f"{name} ({kind})"
+        name, kind = self.notes.quoted(module), type(module).__name__
+        return kind if name == kind else f"{kind} {name}"
 
     def copy(self) -> Tracker:
         """A tracker of the same lengths and masks that has seen no tensor."""
