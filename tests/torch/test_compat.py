@@ -11,6 +11,8 @@ from torch_data import normal
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
 import truenorm.torch as tnt  # noqa: E402
 from truenorm.torch import _compat  # noqa: E402
 
@@ -90,6 +92,14 @@ def test_fallbacks_give_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPa
             torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_what_refuses_transforms_works_where_torch_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compat, "transform_is_active", _compat._unknown)
+    layer = tnt.BatchNorm1d(4)
+    with tnt.accumulate(layer):
+        layer(normal(3, 4, 5))
+    assert int(layer.num_batches_tracked) == 1
+
+
 def test_fallbacks_are_taken_if_a_name_is_missing() -> None:
     assert _compat._private("_nothing.of_this_name", "fallback") == "fallback"
     assert _compat._private("_get_tracing_state", "fallback") is torch._C._get_tracing_state
@@ -119,3 +129,34 @@ def test_without_torch_the_import_says_what_to_install() -> None:
 def test_what_is_read_from_frames_may_be_missing() -> None:
     assert _compat.keywords_of_call(torch.nn.Linear(1, 1)) == {}
     assert _compat.name_of_autograd_function() is None
+
+
+@pytest.mark.parametrize("with_context", [True, False])
+def test_the_autograd_function_that_is_running_is_named(with_context: bool) -> None:
+    names = []
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(*args: Any) -> Any:
+            names.append(_compat.name_of_autograd_function())
+            return args[-1] * 2
+
+    if not with_context:
+        Doubled.setup_context = staticmethod(lambda ctx, inputs, output: None)
+    Doubled.apply(torch.ones(2, requires_grad=True))
+    assert names == ["Doubled"]
+    assert _compat.name_of_autograd_function() is None
+
+
+def test_an_error_leaves_its_checkpoints() -> None:
+    def fail(x: Any) -> Any:
+        raise ValueError("the forward failed")
+
+    def nested(x: Any) -> Any:
+        return checkpoint(fail, x, use_reentrant=False)
+
+    try:
+        checkpoint(nested, torch.ones(2, requires_grad=True), use_reentrant=False)
+    except ValueError as error:
+        _compat.leave_checkpoints(error)
+        assert _compat.saved_tensor_hooks(True) is None

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import truenorm as tn  # noqa: E402
 import truenorm.torch as tnt  # noqa: E402
 from truenorm import engine  # noqa: E402
-from truenorm.core import norm as spec  # noqa: E402
+from truenorm.core import recipes  # noqa: E402
+from truenorm.core.norm import text_of  # noqa: E402
 from truenorm.torch import _library as operators  # noqa: E402
 
 LENGTHS = torch.tensor([5, 2, 3])
@@ -118,11 +119,11 @@ def test_export(training: bool) -> None:
 
 
 CALLS = {
-    "batch": ((3, 4, 5), spec.batch("second"), {"lengths": LENGTHS}),
-    "whole": ((6, 4), spec.batch(), {}),
-    "group": ((3, 4, 5), spec.group(2, "second"), {"valid": torch.arange(5) < LENGTHS[:, None]}),
-    "packed": ((10, 4), spec.instance(), {"offsets": torch.tensor([0, 5, 7, 10])}),
-    "layer": ((3, 4, 5), spec.layer(), {}),
+    "batch": ((3, 4, 5), recipes.batch("second"), {"lengths": LENGTHS}),
+    "whole": ((6, 4), recipes.batch(), {}),
+    "group": ((3, 4, 5), recipes.group(2, "second"), {"valid": torch.arange(5) < LENGTHS[:, None]}),
+    "packed": ((10, 4), recipes.instance(), {"offsets": torch.tensor([0, 5, 7, 10])}),
+    "layer": ((3, 4, 5), recipes.layer(), {}),
 }
 
 
@@ -137,7 +138,7 @@ def test_operators_pass_torchs_own_checks(name: str, fixed: bool) -> None:
     statistics = (torch.zeros(4), torch.ones(4)) if fixed else (None, None)
     pieces = tuple(ragged.get(key) for key in ("valid", "lengths", "offsets", "sample_weight"))
     x = draw(*shape).requires_grad_()
-    torch.library.opcheck(operators.normalize, (x, weight, bias, *pieces, *statistics, spec.text_of(norm), "zero"))
+    torch.library.opcheck(operators.normalize, (x, weight, bias, *pieces, *statistics, text_of(norm), "zero", True))
 
 
 def test_a_second_derivative_of_a_compiled_graph_is_refused() -> None:

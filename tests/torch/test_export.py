@@ -36,6 +36,7 @@ QUICK = [("group", "lengths"), ("batch", "valid")]
 RUN = """
 import sys
 import torch
+import torch._inductor.codecache  # torch.export of 2.10 needs it, and does not import it
 folder, kind = sys.argv[1:]
 for path in sorted(__import__("pathlib").Path(folder).glob("*." + kind)):
     program = torch.export.load(path).module() if kind == "pt2" else torch._inductor.aoti_load_package(str(path))

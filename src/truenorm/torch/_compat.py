@@ -6,8 +6,10 @@ handle. tests/torch/test_compat.py removes them one by one.
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -44,13 +46,8 @@ is_batched_gradient: Callable[[Tensor], bool] = _private("_functorch.is_legacy_b
 # The number of the backward pass that runs in this thread; -1 outside of one.
 backward_pass: Callable[[], int] = _private("_current_graph_task_id", lambda: -1)
 
-# The hooks on tensors that autograd saves, the innermost pair, or None.
-_saved_tensor_hooks: Callable[[bool], Any] = _private("_autograd._top_saved_tensors_default_hooks", lambda _: True)
-
-
-def saved_tensors_are_hooked() -> bool:
-    """Whether hooks are active on the tensors that autograd saves, as inside most checkpoints."""
-    return _saved_tensor_hooks(False) is not None
+# The hooks on tensors that autograd saves, the innermost pair, or None; inside most checkpoints there are some.
+saved_tensor_hooks: Callable[[bool], Any] = _private("_autograd._top_saved_tensors_default_hooks", lambda _: True)
 
 
 def version_of(tensor: Tensor) -> int:
@@ -66,10 +63,23 @@ def name_of_autograd_function() -> str | None:
     """The `autograd.Function` whose forward is running; None if there is none, or if it cannot be found."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "apply" and frame.f_code.co_filename == torch.autograd.function.__file__:
+        code = frame.f_code
+        if code.co_name == "apply" and code.co_filename == torch.autograd.function.__file__:
             return str(getattr(frame.f_locals.get("cls"), "__name__", "autograd.Function"))
+        # torch 2.15 has no such frame.
+        if code.co_name == "forward" and not isinstance(frame.f_locals.get("self"), torch.nn.Module):
+            for function in _subclasses(torch.autograd.Function):
+                if getattr(inspect.unwrap(function.forward), "__code__", None) is code:
+                    return function.__name__
         frame = frame.f_back
     return None
+
+
+def _subclasses(of: type) -> Iterator[type[torch.autograd.Function]]:
+    found: list[Any] = of.__subclasses__()
+    for one in found:
+        yield one
+        yield from _subclasses(one)
 
 
 def checkpoints_in_forward() -> list[Any]:
@@ -77,9 +87,11 @@ def checkpoints_in_forward() -> list[Any]:
 
     An object for each, which lives as long as it may be recomputed; None for one that cannot be found.
     """
+    module = sys.modules.get("torch.utils.checkpoint")
+    function = "_checkpoint_impl" if hasattr(module, "_checkpoint_impl") else "checkpoint"  # torch 2.15 has both
     return [
         getattr(getattr(found.get("gen"), "gi_frame", None), "f_locals", {}).get("new_frame")
-        for found in _frames_of_checkpoint("checkpoint")
+        for found in _frames_of_checkpoint(function)
     ]
 
 
@@ -98,6 +110,19 @@ def _frames_of_checkpoint(function: str) -> Iterator[Any]:
         frame = frame.f_back
 
 
+def leave_checkpoints(error: BaseException) -> None:
+    """Leave the activation checkpoints that an error has ended, in the thread that is inside them.
+
+    Newer versions of torch do so by themselves. 2.10 does so when the error is freed, in whatever thread that happens.
+    """
+    module: Any = sys.modules.get("torch.utils.checkpoint")
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if module is not None and frame.f_code.co_filename == module.__file__:
+            found = frame.f_locals.get("gen")
+            if isinstance(found, Generator):
+                found.close()
+
+
 def keywords_of_call(module: torch.nn.Module) -> dict[str, Any]:
     """The arguments by name of the call of a module that is going on: hooks on all modules are not given them.
 
@@ -111,6 +136,11 @@ def keywords_of_call(module: torch.nn.Module) -> dict[str, Any]:
             return keywords if isinstance(keywords, dict) else {}
         frame = frame.f_back
     return {}
+
+
+def under_a_transform() -> bool:
+    """Whether a transform of torch.func is active, for what refuses it: False where torch does not say."""
+    return transform_is_active is not _unknown and transform_is_active()
 
 
 def compiler_is_loaded() -> bool:
@@ -130,7 +160,19 @@ def in_forward_mode() -> bool:
 
 def is_exporting() -> bool:
     """Whether operations become nodes of an exported program, which is run without truenorm."""
-    return torch.compiler.is_exporting() or (torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export())
+    # torch.compile of 2.10 takes the public function for True; the flag behind it is right in every version.
+    exporting = getattr(torch.compiler, "_is_exporting_flag", None)
+    if exporting is None:
+        exporting = torch.compiler.is_exporting()
+    return bool(exporting) or (torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export())
+
+
+def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """`x.reshape(shape)`, also where a program is exported for all sizes.
+
+    torch.export of 2.10 cannot merge two axes if the size of one is not known. It can merge all axes.
+    """
+    return (x.flatten() if is_exporting() else x).reshape(shape)
 
 
 _is_compiling = torch.compiler.is_compiling  # public, but two lookups away

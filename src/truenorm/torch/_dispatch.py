@@ -1,6 +1,7 @@
 """The only place that chooses who normalizes: a kernel, torch's own operator, torch operations, or the formula.
 
-    graph            under torch.compile: the operators of `_library`, which choose when they run
+    graph            under torch.compile: the operators of `_library`, which choose when they run, or torch operations,
+                     which the compiler fuses with their neighbours
     program          under torch.export and for ONNX: torch's own operators, or the formula as their nodes
     torch operator   without a mask: off the CPU, for tracers, and for arguments that torch refuses; with one, off the
                      CPU, if each position is normalized by itself: then it changes nothing but which are shown
@@ -61,6 +62,7 @@ def run(
     eps: float | None = None,
     by_channel: bool = True,
     by_position: Callable[[Tensor], Tensor] | None = None,
+    refuse_single: bool = False,
 ) -> tuple[Tensor, Moments]:
     """y, and the moments that it used.
 
@@ -70,6 +72,7 @@ def run(
     buffers      running statistics that will be updated
     by_channel   whether `shape` is the channels of x, and not what the layer was made for
     by_position  torch's own operator for any x, if it normalizes each position by itself
+    refuse_single  whether statistics of one value are an error, for a graph, which cannot be asked afterwards
     """
     if input.along is not None:
         norms = norms_along(norms, input.x.dim(), input.along)
@@ -96,6 +99,9 @@ def run(
             if masked:  # the operator was called for its error, and y is not masked
                 raise ValueError("arguments: plain integers and floats with a mask, got others. Convert them.")
             return y, None
+    if torch.compiler.is_compiling() and not _compat.is_exporting():
+        check_dtype(input.x)
+        return _library.run(input.x, norms[0], weight, bias, input.ragged, fixed, padding, refuse_single)
     return _run_other(input, norms, weight, bias, padding, fixed, found, by_position)
 
 
@@ -304,10 +310,6 @@ def _run_other(
     check_dtype(x)
     if _compat.is_exporting():
         return _trace(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding, by_position)
-    if torch.compiler.is_compiling():
-        mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
-        y, table = _library.normalize(x, weight, bias, *(ragged or Ragged()), mean, var, norms[0], padding)
-        return y, table if fixed is None else None
     reason = found if isinstance(found, str) else "the arguments do not fit each other"
     if triton.applies(x):
         call = triton.find_call(x, norms, weight, bias, ragged, fixed, padding)

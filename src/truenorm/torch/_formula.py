@@ -102,7 +102,7 @@ def _apply(
         y = y + bias.to(y.dtype).reshape(layout.weight_split)
     if valid is not None:
         y = torch.where(valid, y, widen(x, mask) if padding == "keep" else 0.0)
-    return y.reshape(x.shape).to(x.dtype)
+    return _compat.reshape(y, x.shape).to(x.dtype)
 
 
 def var_and_rstd(count: Tensor, m2: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,13 @@ CHANGED = "forward: x, weight and bias as they were a moment ago, got others."
 
 
 def kernels_read_tensors() -> bool:
-    """Whether the compiled kernels are built and can read the tensors of this torch version."""
+    """Whether the compiled kernels are built and can read the tensors of this torch version.
+
+    Examples:
+        >>> import truenorm.torch as tnt
+        >>> tnt.kernels_read_tensors() in (True, False)
+        True
+    """
     return KERNELS_READ_TENSORS
 
 
@@ -114,19 +120,25 @@ class KernelNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.compiler.is_compiling():  # compiled autograd, which cannot look into a kernel's call
+            found: tuple[Tensor | None, ...] = _backward_in_eager_mode(ctx, dy)
+            return found
         x, weight = ctx.saved_tensors
         needed = ctx.needs_input_grad
         call, plan, _, padding, _ = context = ctx.context
         if not torch.is_grad_enabled() and _compat.in_plain_eager_mode():
-            found = backward(x, dy, weight, ctx.bias_dtype, call, plan, needed)
-            if found is not None:
-                return (*found, None)
+            gradients = backward(x, dy, weight, ctx.bias_dtype, call, plan, needed)
+            if gradients is not None:
+                return (*gradients, None)
         mask, fixed = _mask(context, x), _fixed_statistics(context)
         bias = _empty_bias(plan, ctx.bias_dtype)
         if not torch.is_grad_enabled():
             return (*_operations.gradients(dy, x, mask, weight, bias, fixed, padding), None)
         return (*_formula.differentiable_gradients(dy, x, mask, weight, bias, fixed, padding, needed), None)
 
+
+_disable: Any = torch.compiler.disable
+_backward_in_eager_mode = _disable(KernelNorm.backward)
 
 # For plain eager mode, which the caller has checked.
 apply = _compat.apply_of(KernelNorm)
@@ -270,7 +282,15 @@ class KernelVerbs:
 def _array(values: Tensor) -> NDArray[Any]:
     """The memory of a tensor. By DLPack: after `numpy()` it could not be freed any more, as FSDP does with weights."""
     found: NDArray[Any] = np.from_dlpack(values.view(torch.uint16) if values.dtype is torch.bfloat16 else values)
-    return found
+    return found if found.flags.writeable else np.asarray(_Writable(found))
+
+
+class _Writable:
+    """The same memory, to be written to: NumPy 2.0 makes arrays from DLPack that are read-only."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array  # owns the memory
+        self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
 
 
 def _table(values: Tensor) -> NDArray[Any]:

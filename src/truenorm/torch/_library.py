@@ -1,10 +1,13 @@
-"""The same normalization as operators of torch's library, for `torch.compile` and `torch.export`.
+"""How a graph of `torch.compile` calls a normalization: as an operator, or as the torch operations that it consists of.
 
-A graph calls them with tensors and a normalization written as text; running, they call the function that eager mode
-calls. They cost three times an `autograd.Function` to call, so eager mode does not use them.
+Both take tensors, and the normalization written as text. `_dispatch` chooses.
 
     truenorm::normalize            -> y, and count, mean and m2 of each statistic (..., 3)
     truenorm::normalize_backward   -> dx, dweight, dbias; empty where there is no such parameter
+    inline                         -> y, and the same, as nodes that the compiler fuses with their neighbours
+
+Running, the operators call the function that eager mode calls, and check values as it does. They cost three times an
+`autograd.Function` to call, so eager mode does not use them.
 """
 
 from __future__ import annotations
@@ -18,15 +21,15 @@ from truenorm.core.inputs import Padding
 from truenorm.core.layout import layout_of
 from truenorm.core.norm import norm_from_text
 from truenorm.core.packed import packed_norm, rows_of
-from truenorm.torch import _compat, _kernel, _operations
+from truenorm.torch import _compat, _formula, _kernel, _operations
 from truenorm.torch._formula import FixedStatistics, wire_dtype
-from truenorm.torch._inputs import Ragged, to_mask
+from truenorm.torch._inputs import Ragged, UnpackedInput, check_ragged, to_mask
 
 TENSORS = (
     "Tensor x, Tensor? weight, Tensor? bias, Tensor? valid, Tensor? lengths, Tensor? offsets, Tensor? sample_weight, "
     "Tensor? mean, Tensor? var"
 )
-TEXTS = "str norm, str padding"
+TEXTS = "str norm, str padding, bool refuse_single"
 
 
 class Arguments(NamedTuple):
@@ -43,6 +46,7 @@ class Arguments(NamedTuple):
     var: Tensor | None
     norm: str
     padding: Padding
+    refuse_single: bool  # whether statistics of one value are an error
 
     def ragged(self) -> Ragged | None:
         given = Ragged(self.valid, self.lengths, self.offsets, self.sample_weight)
@@ -56,6 +60,15 @@ def _dispatch() -> Any:
     from truenorm.torch import _dispatch  # which imports this module
 
     return _dispatch
+
+
+def _refuse_single(x: Tensor, ragged: Ragged | None, table: Tensor) -> None:
+    """Without ragged arguments the caller has found it in the shape of x."""
+    from truenorm.torch import _batch_checks  # which imports `_dispatch`
+
+    input = UnpackedInput(x, ragged)
+    if ragged is not None and _batch_checks.max_count(input, table) == 1:
+        _batch_checks.refuse_single(input, lambda: x)
 
 
 def _refuse_forward_mode() -> None:
@@ -72,6 +85,8 @@ def normalize(*values: Any) -> tuple[Tensor, Tensor]:
     _refuse_forward_mode()
     a = Arguments(*values)
     y, table = _compute(a.x, a.norm, a.weight, a.bias, a.ragged(), a.fixed(), a.padding)
+    if table is not None and a.refuse_single:
+        _refuse_single(a.x, a.ragged(), table)
     if table is None:
         table = torch.empty(0, dtype=wire_dtype(a.x), device=a.x.device)
     return _with_strides_of(a.x, y), table.clone()
@@ -108,19 +123,98 @@ def _(dy: Tensor, table: Tensor, *values: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.norm, ctx.padding = inputs
+    *tensors, ctx.norm, ctx.padding, ctx.refuse_single = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(*tensors, output[1])
 
 
 def _backward(ctx: Any, dy: Tensor, _: Any) -> tuple[Any, ...]:
     *tensors, table = ctx.saved_tensors
-    found = normalize_backward(dy, table, *tensors, ctx.norm, ctx.padding)
+    found = normalize_backward(dy, table, *tensors, ctx.norm, ctx.padding, ctx.refuse_single)
     gradients = [one if like is not None else None for one, like in zip(found, tensors, strict=False)]
-    return (*gradients, *[None] * 8)
+    return (*gradients, *[None] * 9)
 
 
 normalize.register_autograd(_backward, setup_context=_keep)
+
+
+def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    dy, _, *tensors, ctx.norm, ctx.padding, ctx.refuse_single = inputs
+    ctx.save_for_backward(dy, *tensors)
+
+
+def _input(of: Tensor) -> Tensor:
+    """An alias with a gradient of its own."""
+    return of.view_as(of) if of.requires_grad else of.detach().requires_grad_()
+
+
+def _backward_of_backward(ctx: Any, *ddx: Tensor) -> tuple[Tensor | None, ...]:
+    """The derivatives of dx, dweight and dbias by dy, x and weight: those of the definition."""
+    dy, *values = ctx.saved_tensors
+    values += [ctx.norm, ctx.padding, ctx.refuse_single]
+    a = Arguments(*values)
+    mask = to_mask(norm_from_text(a.norm), a.x, a.ragged())
+    with torch.enable_grad():
+        dy, x = _input(dy), _input(a.x)
+        weight = None if a.weight is None else _input(a.weight)
+        needed = True, weight is not None, a.bias is not None
+        found = _formula.differentiable_gradients(dy, x, mask, weight, a.bias, a.fixed(), a.padding, needed)
+    inputs = [one for one in (dy, x, weight) if one is not None]
+    pairs = [(one, more) for one, more in zip(found, ddx, strict=True) if one is not None]
+    gradients = torch.autograd.grad(
+        [one for one, _ in pairs],
+        inputs,
+        [more for _, more in pairs],
+        create_graph=torch.is_grad_enabled(),
+        allow_unused=True,
+    )
+    ddy, dx, dweight = (*gradients, None)[:3]
+    return ddy, None, dx, dweight, *[None] * 10
+
+
+normalize_backward.register_autograd(_backward_of_backward, setup_context=_keep_backward)
+
+
+def run(
+    x: Tensor,
+    norm: str,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    ragged: Ragged | None,
+    fixed: FixedStatistics | None,
+    padding: Padding,
+    refuse_single: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """What torch.compile records for a layer: y and the table of moments; None where the statistics are fixed."""
+    given = ragged or Ragged()
+    mean, var = (None, None) if fixed is None else (fixed.mean, fixed.var)
+    compute: Any = inline if is_inlined(x, given, fixed) else normalize
+    y, table = compute(x, weight, bias, *given, mean, var, norm, padding, refuse_single)
+    return y, table if fixed is None else None
+
+
+def is_inlined(x: Tensor, ragged: Ragged, fixed: FixedStatistics | None) -> bool:
+    """Whether a graph gets torch operations, and not the operator that calls a kernel: docs/decisions/0011."""
+    if not x.is_cpu:
+        return True
+    constants = [ragged.sample_weight] if fixed is None else [fixed.mean, fixed.var]
+    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in constants)
+
+
+def _inline(*values: Any) -> tuple[Tensor, Tensor | None]:
+    """The same in torch operations, as the compiler traces them. Sizes may be symbols."""
+    a = Arguments(*values)
+    norm, ragged = norm_from_text(a.norm), a.ragged()
+    if ragged is not None and all(type(size) is int for size in a.x.shape):
+        check_ragged(norm, a.x.shape, ragged)
+    mask = to_mask(norm, a.x, ragged)
+    if _dispatch().needs_definition(a.sample_weight, a.mean, a.var):
+        return _formula.normalize(a.x, mask, a.weight, a.bias, a.fixed(), a.padding)
+    return _operations.normalize(a.x, mask, a.weight, a.bias, a.fixed(), a.padding)
+
+
+_allow_in_graph: Any = torch.compiler.allow_in_graph
+inline = _allow_in_graph(_inline)
 
 
 def _with_strides_of(x: Tensor, values: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from truenorm.core import norm as recipes
+from truenorm.core import recipes
 from truenorm.core.lengths import norm_along
 from truenorm.core.norm import Norm, norm_from_text, text_of
 from truenorm.core.packed import packed_norm
