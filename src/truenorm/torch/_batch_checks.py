@@ -26,6 +26,14 @@ def max_count(input: UnpackedInput, moments: Moments) -> int:
     return int(moments[..., 0].max())
 
 
+def is_single(input: UnpackedInput, moments: Moments) -> Tensor | None:
+    """Whether `max_count` is 1, where that cannot be read; None where it can."""
+    ragged = input.ragged
+    if ragged is None or ragged.sample_weight is not None or not isinstance(moments, Tensor):
+        return None
+    return None if values_are_readable(moments) else moments[..., 0].amax() == 1
+
+
 def refuse_single(input: UnpackedInput, operator: Callable[[], Tensor] | None) -> None:
     """One value per channel has no variance. operator: None if x is a part of a batch."""
     if input.ragged is None and not input.packed and operator is not None:
@@ -42,6 +50,20 @@ def refuse_channels(
     if input.ragged is None and not input.packed:
         operator()  # raises
     check_channels(channels, mean, var)
+
+
+def refuse_features(features: int, affine: bool, x: Tensor, axis: int) -> None:
+    """An instance norm made for another number of channels: an error or a warning, as torch's layers do."""
+    if affine:
+        raise ValueError(
+            f"expected input's size at dim={axis} to match num_features ({features}), but got: {x.size(axis)}."
+        )
+    warnings.warn(
+        f"input's size at dim={axis} does not match num_features. "
+        "You can silence this warning by not passing in num_features, "
+        "which is not used because affine=False",
+        stacklevel=3,
+    )
 
 
 _warned = False

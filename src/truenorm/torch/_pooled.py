@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from truenorm.core.inputs import Padding
@@ -89,6 +90,7 @@ def _normalize(
     check_dtype(x)
     check_channels(shape[0], weight, bias, *buffers)
     check_dense(x=x, weight=weight, bias=bias)
+    _refuse_transforms(x, weight, bias)
     if ragged.sample_weight is not None and ragged.sample_weight.requires_grad and torch.is_grad_enabled():
         raise ValueError("sample_weight: no gradient where statistics are shared, got requires_grad. Detach it.")
     if input.along is not None:
@@ -102,6 +104,25 @@ def _normalize(
     table = table.detach()
     known = not weighted and values_are_readable(table) and table.numel()
     return y, table, int(table[:, 0].max()) if known else 2
+
+
+def _refuse_transforms(*tensors: Tensor | None) -> None:
+    """The functions below have a first derivative in reverse mode; of others torch would say what they lack."""
+    got = None
+    if _compat.under_a_transform():
+        got = "a transform of torch.func"
+    elif _compat.in_forward_mode() and any(one is not None and _tangent(one) is not None for one in tensors):
+        got = "forward mode"
+    if got is not None:
+        raise RuntimeError(
+            "accumulate, reestimate, together, sync: only derivatives by backward() and torch.autograd.grad inside, "
+            f"got {got}. Use it outside."
+        )
+
+
+def _tangent(tensor: Tensor) -> Any:
+    unpack: Any = forward_ad.unpack_dual
+    return unpack(tensor).tangent
 
 
 # A graph cannot hold a collective that may raise: torch.compile breaks it here.

@@ -35,12 +35,18 @@ from truenorm.torch.layers import _BatchNorm
 class accumulate:  # noqa: N801 - called like a function, as torch.no_grad
     """Update the running statistics once, from all forwards inside: at the end, or after each step of the optimizer.
 
-    >>> from truenorm.torch import BatchNorm1d
-    >>> layer = BatchNorm1d(1, momentum=1.0)
-    >>> with accumulate(layer):
-    ...     _ = layer(torch.tensor([[1.0], [3.0]])), layer(torch.tensor([[5.0], [5.0], [1.0]]))
-    >>> layer.running_mean, round(layer.running_var.item(), 4), layer.num_batches_tracked
-    (tensor([3.]), 4.0, tensor(1))
+    Args:
+        model: with truenorm's batch norms: `convert` it first
+        optimizer: update after each of its steps; None: once, at the end of the context
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> layer = tnt.BatchNorm1d(1, momentum=1.0)
+        >>> with tnt.accumulate(layer):
+        ...     _ = layer(torch.tensor([[1.0], [3.0]])), layer(torch.tensor([[5.0], [5.0], [1.0]]))
+        >>> layer.running_mean, round(layer.running_var.item(), 4), layer.num_batches_tracked
+        (tensor([3.]), 4.0, tensor(1))
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:

@@ -23,10 +23,11 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
 from truenorm.core.inputs import Padding
-from truenorm.torch import functional, layers, lazy
+from truenorm.torch import _runs, layers, lazy
 from truenorm.torch._half_life import drop_or_keep_half_life
-from truenorm.torch.functional import OnSingle
-from truenorm.torch.layers import _BatchNorm, _RaggedLayer, _TrackingLayer
+from truenorm.torch._layer_bases import _RaggedLayer, _TrackingLayer
+from truenorm.torch._runs import OnSingle
+from truenorm.torch.layers import _BatchNorm
 from truenorm.torch.replacement import (
     FrozenBatchNorm,
     Kind,
@@ -60,21 +61,29 @@ def convert(
 ) -> ConversionReport:
     """Make truenorm layers of all torch.nn normalization layers, in place.
 
-    to         another kind of normalization: "group", "layer", "rms" or "frozen". None: the same kind
-    groups     for to="group"
-    padding    the outputs at padding: "zero", or "keep" the inputs
-    on_single  batch norm in training with one value a channel: an "error", or the "running" statistics
-    where      called with name and layer; layers for which it is False are not touched
+    Parameters, `state_dict` and optimizers stay valid. Either all layers are converted or, if an error is raised, none.
 
-    Either all layers are converted or, if an error is raised, none.
+    Args:
+        model: its layers change their class, and are the same objects
+        to: another kind of normalization: "group", "layer", "rms" or "frozen". None: the same kind
+        groups: for to="group"; None: up to 32
+        padding: the outputs at padding: "zero", or "keep" the inputs
+        on_single: batch norm in training with one value per channel: an "error", or use the "running" statistics
+        where: called with name and layer; layers for which it is False are not touched
 
-    >>> model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.ReLU())
-    >>> print(convert(model))
-    1 normalization layer converted
-      1  BatchNorm1d  truenorm.BatchNorm1d
+    Returns:
+        `ConversionReport`: which layers were converted, which were left, and why
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.ReLU())
+        >>> print(tnt.convert(model))
+        1 normalization layer converted
+          1  BatchNorm1d  truenorm.BatchNorm1d
     """
     check_model("convert", model)
-    functional.check_options(padding, on_single)
+    _runs.check_options(padding, on_single)
     check_kind(to, groups)
     changed: list[Change] = []
     left: list[Change] = []
@@ -106,6 +115,21 @@ def revert(model: nn.Module) -> ConversionReport:
     """Undo `convert`: every converted layer gets its class back, and everything else that was changed.
 
     Layers that were truenorm's before are not touched. Parameters and buffers keep what they have learned since.
+
+    Args:
+        model: that `convert` has changed
+
+    Returns:
+        `ConversionReport`
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.ReLU())
+        >>> report = tnt.convert(model)
+        >>> print(tnt.revert(model))
+        1 normalization layer reverted
+          1  truenorm.BatchNorm1d  BatchNorm1d
     """
     check_model("revert", model)
     changed, left = [], []

@@ -23,7 +23,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils import parametrize
 
 from truenorm.torch._batch_norms import refuse_lazy
-from truenorm.torch.layers import _BatchNorm, _TrackingLayer
+from truenorm.torch._layer_bases import _TrackingLayer
+from truenorm.torch.layers import _BatchNorm
 from truenorm.torch.reports import Change, ConversionReport, check_model, name_of
 
 REQUIRED_GRAD = "_required_grad"  # in the __dict__ of a layer: by name, whether its parameters required a gradient
@@ -39,14 +40,24 @@ def freeze(
 ) -> ConversionReport:
     """Make running statistics constants, and parameters too if asked to, until `thaw`.
 
-    where   called with name and layer; layers for which it is False are not touched
-
     Either all layers are frozen or, if an error is raised, none. What was frozen before stays frozen.
 
-    >>> from truenorm.torch import BatchNorm1d
-    >>> print(freeze(nn.Sequential(nn.Linear(4, 8), BatchNorm1d(8)), weight=True))
-    1 normalization layer frozen
-      1  truenorm.BatchNorm1d  statistics, weight
+    Args:
+        model: with truenorm's layers: `convert` it first
+        statistics: running mean and variance
+        weight: the weights too: their `requires_grad` becomes False
+        bias: the same for the biases
+        where: called with name and layer; layers for which it is False are not touched
+
+    Returns:
+        `ConversionReport`
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> print(tnt.freeze(nn.Sequential(nn.Linear(4, 8), tnt.BatchNorm1d(8)), weight=True))
+        1 normalization layer frozen
+          1  truenorm.BatchNorm1d  statistics, weight
     """
     check_model("freeze", model)
     found: list[tuple[str, Any]] = [
@@ -82,7 +93,23 @@ def freeze(
 
 
 def thaw(model: nn.Module) -> ConversionReport:
-    """Undo `freeze`: statistics follow the data again in training, and parameters get back their `requires_grad`."""
+    """Undo `freeze`: statistics follow the data again in training, and parameters get back their `requires_grad`.
+
+    Args:
+        model: that `freeze` has changed
+
+    Returns:
+        `ConversionReport`
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> model = nn.Sequential(nn.Linear(4, 8), tnt.BatchNorm1d(8))
+        >>> report = tnt.freeze(model)
+        >>> print(tnt.thaw(model))
+        1 normalization layer thawed
+          1  truenorm.BatchNorm1d  statistics
+    """
     check_model("thaw", model)
     found = [
         (name, one) for name, one in model.named_modules() if not vars(one).keys().isdisjoint(("frozen", REQUIRED_GRAD))

@@ -11,42 +11,27 @@ At most one of the first four. `input` may also be a nested tensor (jagged) or a
 form. Without any of this they compute what torch computes: on the CPU with the compiled kernels, elsewhere with torch's
 own operators.
 
-Each public function unpacks its input and calls the function of the layer, which has the checks and the running
-statistics of this norm. `_dispatch.run` chooses who computes.
+Each function unpacks its input and calls that of `_runs.py`, as the layer does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import functional as torch_functional
 
-from truenorm.core.inputs import PADDINGS, Padding
-from truenorm.torch import _compat, _pooled, _running
-from truenorm.torch._batch_checks import max_count, refuse_channels, refuse_single, warn_of_empty_mask
-from truenorm.torch._dispatch import run
-from truenorm.torch._formula import FixedStatistics
-from truenorm.torch._half_life import HalfLife
-from truenorm.torch._inputs import (
-    Input,
-    LengthsLike,
-    MaskLike,
-    UnpackedInput,
-    VectorLike,
-    WeightLike,
-    unpack,
-)
-from truenorm.torch._kernel import table_of
-from truenorm.torch._norms import NormPair, Norms, batch_norms, group_norms, instance_norms, rms_norms, row_norm
-from truenorm.torch._pooled import Exchange
-from truenorm.torch._running import Momentum
+from truenorm.core.inputs import Padding
+from truenorm.torch import _runs
+from truenorm.torch._documentation import documented
+from truenorm.torch._inputs import Input, LengthsLike, MaskLike, UnpackedInput, VectorLike, WeightLike, unpack
+from truenorm.torch._norms import batch_norms, group_norms, instance_norms, rms_norms, row_norm
+from truenorm.torch._runs import OnSingle, check_options
 
-OnSingle = Literal["error", "running"]
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
 
 
+@documented
 def batch_norm(
     input: Input,
     running_mean: Tensor | None,
@@ -66,10 +51,29 @@ def batch_norm(
     padding: Padding = "zero",
     on_single: OnSingle = "error",
 ) -> Input:
-    """Batch normalization over the valid values of each channel (axis 1; the last axis of packed rows)."""
+    """Batch normalization over the valid values of each channel.
+
+    Args:
+        input: (b, c) or (b, c, ...); packed rows (rows, c); jagged; PackedSequence
+        running_mean, running_var: both or neither, of shape (c,)
+        weight: (c,), or None
+        bias: (c,), or None
+        training: use the statistics of the batch, and update the running ones in place
+        momentum: the weight of the batch in this update
+        eps: added to the variance
+        valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        padding, on_single: truenorm's own
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> x = torch.tensor([[[1.0, 3.0]], [[5.0, float("nan")]]])  # (b, c, t)
+        >>> tnt.functional.batch_norm(x, None, None, training=True, lengths=[2, 1]).flatten()
+        tensor([-1.2247,  0.0000,  1.2247,  0.0000])
+    """
     check_options(padding, on_single)
     unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along)
-    y, _ = run_batch_norm(
+    y, _ = _runs.run_batch_norm(
         unpacked,
         running_mean,
         running_var,
@@ -87,104 +91,7 @@ def batch_norm(
     return found
 
 
-def run_batch_norm(
-    input: UnpackedInput,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    training: bool,
-    momentum: Momentum,
-    eps: float,
-    padding: Padding,
-    on_single: OnSingle,
-    counter: Tensor | None,
-    norms: NormPair,
-    exchange: Exchange | None = None,
-    skipped: Callable[[], Tensor | None] | None = None,
-) -> tuple[Tensor, int]:
-    """y, and what was done to the running statistics: see `_running`. exchange: if x is a part of a batch.
-
-    skipped: gives what batches that are not finite are counted in.
-    """
-    x = input.x
-    axes = x.shape
-    shape = (axes[-1 if input.packed else 1] if len(axes) > 1 else -1,)
-
-    batch: list[Any] = []  # mean and variance, where torch's operator has measured and not updated
-
-    def operator() -> Tensor:
-        mean, var, weight_of_batch = running_mean, running_var, 1.0
-        if not isinstance(momentum, HalfLife):
-            weight_of_batch = float(momentum)
-        elif mean is not None and var is not None:
-            mean, var = torch.zeros_like(mean), torch.zeros_like(var)
-            batch[:] = mean, var
-        return torch_functional.batch_norm(x, mean, var, weight, bias, training, weight_of_batch, eps)
-
-    norm = norms[1] if input.packed or x.dim() == 2 else norms[0]
-    if training and eps <= 0:
-        if input.ragged is None:
-            operator()  # raises: the text of the message depends on the version of torch
-        raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
-    if (running_mean is None) != (running_var is None):
-        if input.ragged is not None:
-            raise ValueError("running_mean and running_var must both be given, or neither, got one of them. Pass both.")
-        return operator(), _running.NOTHING  # raises
-
-    def with_running_statistics() -> Tensor:
-        if running_mean is None or running_var is None:
-            raise ValueError(
-                "running_mean and running_var must be given unless training, got None. Pass both, or training=True."
-            )
-        fixed = FixedStatistics(running_mean, running_var)
-
-        def by_position(x: Tensor) -> Tensor:
-            return torch_functional.batch_norm(x, running_mean, running_var, weight, bias, False, 0.0, eps)
-
-        return run(input, norm, weight, bias, padding, shape, operator, fixed, (), eps, by_position=by_position)[0]
-
-    if not training:
-        return with_running_statistics(), _running.NOTHING
-    most, buffers = 2, (running_mean, running_var)
-    if exchange is None:
-        y, moments = run(input, norm, weight, bias, padding, shape, operator, None, buffers, eps)
-        if moments is None and batch:
-            moments = _running.table_of_statistics(batch[0], batch[1], x.numel() // shape[0])
-        elif moments is None:  # torch's operator has updated the running statistics
-            moved = running_mean is not None
-            if moved and counter is not None:
-                counter.add_(1)
-            return y, _running.MOVED if moved else _running.NOTHING
-        if isinstance(moments, Tensor) or moments.max_count <= 1:
-            most = max_count(input, moments)
-    else:
-        y, moments, most = _pooled.normalize(exchange, input, norm, weight, bias, padding, shape, buffers)
-    if most <= 1:
-        if most == 1 and on_single == "running" and running_mean is not None:
-            return with_running_statistics(), _running.NOTHING
-        if most == 1:
-            if exchange is not None:
-                exchange.take_back()
-            refuse_single(input, operator if exchange is None else None)
-        elif input.ragged is not None and input.ragged.valid is not None and x.numel():
-            warn_of_empty_mask()
-    if running_mean is None or running_var is None:
-        if counter is not None:  # as torch does
-            counter.add_(1)
-        return y, _running.NOTHING
-    if not isinstance(moments, Tensor):
-        done = _running.update_from_call(moments, running_mean, running_var, momentum, counter)
-        if done != _running.UNWRITABLE:
-            return y, done
-        if running_mean.numel() != shape[0] or running_var.numel() != shape[0]:
-            refuse_channels(input, shape[0], running_mean, running_var, operator)
-        moments = table_of(moments)
-    elif _running.recomputing() or (exchange is not None and not exchange.updates_running()):
-        return y, _running.NOTHING
-    return y, _running.update(moments, running_mean, running_var, momentum, counter, _call(skipped))
-
-
+@documented
 def layer_norm(
     input: Input,
     normalized_shape: Sequence[int],
@@ -200,30 +107,34 @@ def layer_norm(
     along: int | str | None = None,
     padding: Padding = "zero",
 ) -> Input:
-    """Layer normalization of each position over its last axes."""
+    """Layer normalization of each position over its last axes.
+
+    Args:
+        input: (..., normalized_shape); packed rows (rows, c); jagged; PackedSequence
+        normalized_shape: the sizes of the last axes
+        weight: of normalized_shape, or None
+        bias: of normalized_shape, or None
+        eps: added to the variance
+        valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> x = torch.tensor([[[1.0, 3.0], [float("nan"), 0.0]]])  # (b, t, c)
+        >>> tnt.functional.layer_norm(x, (2,), lengths=[1])
+        tensor([[[-1.0000,  1.0000],
+                 [ 0.0000,  0.0000]]])
+    """
     check_options(padding)
     shape = tuple(normalized_shape)
     unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
-    y = run_layer_norm(unpacked, shape, weight, bias, eps, padding, row_norm(len(shape), eps, True))
+    y = _runs.run_layer_norm(unpacked, shape, weight, bias, eps, padding, row_norm(len(shape), eps, True))
     found: Input = _repack(unpacked, y)
     return found
 
 
-def run_layer_norm(
-    input: UnpackedInput,
-    shape: tuple[int, ...],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    padding: Padding,
-    norm: Norms,
-) -> Tensor:
-    def operator(x: Tensor = input.x) -> Tensor:
-        return torch_functional.layer_norm(x, shape, weight, bias, eps)
-
-    return run(input, norm, weight, bias, padding, shape, operator, None, (), eps, False, operator)[0]
-
-
+@documented
 def rms_norm(
     input: Input,
     normalized_shape: Sequence[int],
@@ -238,32 +149,32 @@ def rms_norm(
     along: int | str | None = None,
     padding: Padding = "zero",
 ) -> Input:
-    """RMS normalization of each position over its last axes. eps None: torch's choice, by the dtype."""
+    """RMS normalization of each position over its last axes.
+
+    Args:
+        input: (..., normalized_shape); packed rows (rows, c); jagged; PackedSequence
+        normalized_shape: the sizes of the last axes
+        weight: of normalized_shape, or None
+        eps: added to the mean square; None: torch's choice, which depends on the dtype
+        valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> tnt.functional.rms_norm(torch.tensor([[[3.0, 4.0], [float("nan"), 0.0]]]), (2,), lengths=[1])
+        tensor([[[0.8485, 1.1314],
+                 [0.0000, 0.0000]]])
+    """
     check_options(padding)
     shape = tuple(normalized_shape)
     unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
-    y = run_rms_norm(unpacked, shape, weight, eps, padding, rms_norms(len(shape), eps))
+    y = _runs.run_rms_norm(unpacked, shape, weight, eps, padding, rms_norms(len(shape), eps))
     found: Input = _repack(unpacked, y)
     return found
 
 
-def run_rms_norm(
-    input: UnpackedInput,
-    shape: tuple[int, ...],
-    weight: Tensor | None,
-    eps: float | None,
-    padding: Padding,
-    norms: tuple[Norms, Norms],
-) -> Tensor:
-    def operator(x: Tensor = input.x) -> Tensor:
-        return torch_functional.rms_norm(x, shape, weight, eps)
-
-    norm = norms[1] if input.x.dtype is torch.float64 else norms[0]
-    # Elsewhere torch composes it, and keeps more than x.
-    by_position = operator if input.x.is_cuda or _compat.is_exporting() else None
-    return run(input, norm, weight, None, padding, shape, operator, None, (), eps, False, by_position)[0]
-
-
+@documented
 def group_norm(
     input: Input,
     num_groups: int,
@@ -279,42 +190,32 @@ def group_norm(
     along: int | str | None = None,
     padding: Padding = "zero",
 ) -> Input:
-    """Group normalization of each sample, over its valid positions and the channels of a group."""
+    """Group normalization of each sample, over its valid positions and the channels of a group.
+
+    Args:
+        input: (b, c, ...); packed rows (rows, c); jagged; PackedSequence
+        num_groups: it divides the number of channels
+        weight: (c,), or None
+        bias: (c,), or None
+        eps: added to the variance
+        valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> rows = torch.tensor([[1.0, 3.0], [5.0, 3.0], [7.0, 9.0]])  # (rows, c): two samples, of two rows and one
+        >>> tnt.functional.group_norm(rows, 1, offsets=[0, 2, 3])[:, 0]
+        tensor([-1.4142,  1.4142, -1.0000])
+    """
     check_options(padding)
     unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
-    y = run_group_norm(unpacked, num_groups, weight, bias, eps, padding, group_norms(num_groups, eps))
+    y = _runs.run_group_norm(unpacked, num_groups, weight, bias, eps, padding, group_norms(num_groups, eps))
     found: Input = _repack(unpacked, y)
     return found
 
 
-def run_group_norm(
-    input: UnpackedInput,
-    num_groups: int,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    padding: Padding,
-    norms: NormPair,
-) -> Tensor:
-    axes = input.x.shape
-    channels = axes[-1 if input.packed else 1] if len(axes) > 1 else -1
-
-    def operator() -> Tensor:
-        return torch_functional.group_norm(input.x, num_groups, weight, bias, eps)
-
-    norm = norms[1] if input.packed else norms[0]
-    if num_groups > 0 and channels % num_groups:
-        if input.ragged is not None:
-            raise ValueError(f"num_groups: divides the channels of x, got {num_groups} for {channels}.")
-        return operator()  # raises
-    y, moments = run(input, norm, weight, bias, padding, (channels,), operator, None, (), eps)
-    if moments is None or (not isinstance(moments, Tensor) and moments.max_count > 1):
-        return y
-    if max_count(input, moments) == 1 and (input.ragged is not None or len(input.x) == 1):
-        refuse_single(input, operator)
-    return y
-
-
+@documented
 def instance_norm(
     input: Input,
     running_mean: Tensor | None = None,
@@ -333,10 +234,28 @@ def instance_norm(
     along: int | str | None = None,
     padding: Padding = "zero",
 ) -> Input:
-    """Instance normalization of each sample and channel, over its valid positions."""
+    """Instance normalization of each sample and channel, over its valid positions.
+
+    Args:
+        input: (b, c, ...); packed rows (rows, c); jagged; PackedSequence
+        running_mean, running_var: both or neither, of shape (c,)
+        weight: (c,), or None
+        bias: (c,), or None
+        use_input_stats: use the statistics of the input, and update the running ones in place; False: use those
+        momentum: the weight of the input in this update
+        eps: added to the variance
+        valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> tnt.functional.instance_norm(torch.tensor([[[1.0, 3.0, 99.0]]]), lengths=[2])
+        tensor([[[-1.0000,  1.0000,  0.0000]]])
+    """
     check_options(padding)
     unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
-    y, _ = run_instance_norm(
+    y, _ = _runs.run_instance_norm(
         unpacked,
         running_mean,
         running_var,
@@ -353,63 +272,5 @@ def instance_norm(
     return found
 
 
-def run_instance_norm(
-    input: UnpackedInput,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    padding: Padding,
-    norms: NormPair,
-    fixed_norms: NormPair,
-    skipped: Callable[[], Tensor | None] | None = None,
-) -> tuple[Tensor, int]:
-    """y, and what was done to the running statistics. fixed_norms: for these, which all samples share."""
-    axes = input.x.shape
-    channels = axes[-1 if input.packed else 1] if len(axes) > 1 else -1
-
-    def operator() -> Tensor:
-        return torch_functional.instance_norm(
-            input.x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
-        )
-
-    fixed = None
-    if not use_input_stats:
-        if running_mean is None or running_var is None:
-            raise RuntimeError("Expected running_mean and running_var to be defined when use_input_stats is false")
-        fixed, norms = FixedStatistics(running_mean, running_var), fixed_norms
-    norm = norms[1] if input.packed else norms[0]
-    buffers = (running_mean, running_var)
-    y, moments = run(input, norm, weight, bias, padding, (channels,), operator, fixed, buffers, eps)
-    if moments is None:
-        return y, _running.NOTHING
-    if (isinstance(moments, Tensor) or moments.max_count <= 1) and max_count(input, moments) == 1:
-        refuse_single(input, operator)
-    if running_mean is None or running_var is None or _running.recomputing():
-        return y, _running.NOTHING
-    if running_mean.numel() != channels or running_var.numel() != channels:
-        refuse_channels(input, channels, running_mean, running_var, operator)
-    table = moments if isinstance(moments, Tensor) else table_of(moments)
-    table = _running.average_samples(table.reshape(-1, channels, 3))
-    return y, _running.update(table, running_mean, running_var, momentum, None, _call(skipped))
-
-
-# ---- shared ----
-
-
-def _call(skipped: Callable[[], Tensor | None] | None) -> Tensor | None:
-    return None if skipped is None else skipped()
-
-
 def _repack(input: UnpackedInput, y: Tensor) -> Any:
     return y if input.repack is None else input.repack(y)
-
-
-def check_options(padding: str = "zero", on_single: str = "error") -> None:
-    if padding not in PADDINGS:
-        raise ValueError(f"padding: {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
-    if on_single not in get_args(OnSingle):
-        raise ValueError(f"on_single: {' or '.join(map(repr, get_args(OnSingle)))}, got {on_single!r}.")

@@ -46,9 +46,16 @@ from truenorm.torch.layer_state import (
 class ForeignLayer:
     """A normalization layer of Keras or Flax, as a value.
 
-    kind      the name of its class: "BatchNormalization"
-    config    the arguments of its constructor, for channels last
-    weights   arrays by name. Keras: in the order of `set_weights`. Flax: the collections "params" and "batch_stats"
+    Args:
+        kind: the name of its class: "BatchNormalization"
+        config: the arguments of its constructor, for channels last
+        weights: arrays by name. Keras: in the order of `set_weights`. Flax: the collections "params" and "batch_stats"
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> tnt.to_flax(nn.RMSNorm(2, eps=1e-6)).kind
+        'RMSNorm'
     """
 
     kind: str
@@ -61,21 +68,26 @@ def from_keras(
 ) -> nn.Module:
     """Copy weights, running statistics, eps and momentum of a Keras layer into `layer`, in place; returns `layer`.
 
-    source    a Keras layer that was built, a `ForeignLayer`, or a dictionary of the arguments of its constructor
-    weights   with a dictionary: gamma, beta, moving_mean and moving_variance; scale for RMS norm
-    count     values per channel in the batches that it was trained on: also convert the variance from n to n - 1
-
     Values are rounded to the dtypes of `layer`. A weight or bias that the source does not have becomes 1 or 0 and is
     not trained (`requires_grad=False`); `num_batches_tracked` becomes 0, and `half_life` None: momentum applies. If an
     error is raised, nothing was changed.
 
-    >>> layer = from_keras(
-    ...     nn.BatchNorm1d(2),
-    ...     {"epsilon": 1e-3, "momentum": 0.99, "center": False},
-    ...     {"gamma": [2.0, 3.0], "moving_mean": [0.5, 0.25], "moving_variance": [4.0, 9.0]},
-    ... )
-    >>> layer.eps, layer.momentum, layer.running_var, layer.bias.requires_grad
-    (0.001, 0.01, tensor([4., 9.]), False)
+    Args:
+        layer: of torch or truenorm
+        source: a Keras layer that was built, a `ForeignLayer`, or a dictionary of the arguments of its constructor
+        weights: with a dictionary: gamma, beta, moving_mean and moving_variance; scale for RMS norm
+        count: values per channel in the batches that it was trained on: also convert the variance from n to n - 1
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> layer = tnt.from_keras(
+        ...     nn.BatchNorm1d(2),
+        ...     {"epsilon": 1e-3, "momentum": 0.99, "center": False},
+        ...     {"gamma": [2.0, 3.0], "moving_mean": [0.5, 0.25], "moving_variance": [4.0, 9.0]},
+        ... )
+        >>> layer.eps, layer.momentum, layer.running_var, layer.bias.requires_grad
+        (0.001, 0.01, tensor([4., 9.]), False)
     """
     return _load("from_keras", layer, KERAS, source, weights, count)
 
@@ -85,16 +97,21 @@ def from_flax(
 ) -> nn.Module:
     """Copy weights, running statistics, eps and momentum of a Flax module into `layer`, in place; returns `layer`.
 
-    source      a linen module with its `variables`, an nnx module, a `ForeignLayer`, or a dictionary of the
-                arguments of its constructor
-    variables   {"params": ..., "batch_stats": ...} of this one module, or the same without these two levels
-    count       values per channel in the batches that it was trained on: also convert the variance from n to n - 1
+    Args:
+        layer: of torch or truenorm
+        source: a linen module with its `variables`, an nnx module, a `ForeignLayer`, or a dictionary of the
+            arguments of its constructor
+        variables: {"params": ..., "batch_stats": ...} of this one module, or the same without these two levels
+        count: values per channel in the batches that it was trained on: also convert the variance from n to n - 1
 
     The rest is as for `from_keras`.
 
-    >>> layer = from_flax(nn.RMSNorm(2), {"epsilon": 1e-6}, {"params": {"scale": [2.0, 3.0]}})
-    >>> layer.eps, layer.weight.tolist()
-    (1e-06, [2.0, 3.0])
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> layer = tnt.from_flax(nn.RMSNorm(2), {"epsilon": 1e-6}, {"params": {"scale": [2.0, 3.0]}})
+        >>> layer.eps, layer.weight.tolist()
+        (1e-06, [2.0, 3.0])
     """
     return _load("from_flax", layer, FLAX, source, variables, count)
 
@@ -103,12 +120,18 @@ def to_keras(layer: nn.Module, *, count: int | None = None) -> ForeignLayer:
     """The Keras layer that computes what `layer` does, with its weights as float32 or float64.
 
     `getattr(keras.layers, found.kind)(**found.config)` makes it; when it is built, it takes
-    `set_weights(list(found.weights.values()))`. Instance norm becomes GroupNormalization. `count`: see `from_keras`; a
-    layer with a half-life needs it.
+    `set_weights(list(found.weights.values()))`. Instance norm becomes GroupNormalization.
 
-    >>> found = to_keras(nn.GroupNorm(2, 4))
-    >>> found.kind, found.config, list(found.weights)
-    ('GroupNormalization', {'epsilon': 1e-05, 'center': True, 'scale': True, 'groups': 2}, ['gamma', 'beta'])
+    Args:
+        layer: of torch or truenorm
+        count: see `from_keras`; a layer with a half-life needs it
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> found = tnt.to_keras(nn.GroupNorm(2, 4))
+        >>> found.kind, found.config, list(found.weights)
+        ('GroupNormalization', {'epsilon': 1e-05, 'center': True, 'scale': True, 'groups': 2}, ['gamma', 'beta'])
     """
     state = _with_ddof_0("to_keras", read_state("to_keras", layer, count), count)
     form, arrays = state.form, state.arrays
@@ -131,11 +154,18 @@ def to_flax(layer: nn.Module, *, count: int | None = None) -> ForeignLayer:
     """The Flax module that computes what `layer` does, with its variables as float32 or float64.
 
     `getattr(flax.linen, found.kind)(**found.config).apply(found.weights, x)` runs it; classes of `flax.nnx` also want
-    `num_features` and `rngs`, and are set by `nnx.update`. `count`: see `from_keras`.
+    `num_features` and `rngs`, and are set by `nnx.update`.
 
-    >>> found = to_flax(nn.GroupNorm(2, 4))
-    >>> found.kind, found.config
-    ('GroupNorm', {'epsilon': 1e-05, 'use_scale': True, 'use_bias': True, 'num_groups': 2})
+    Args:
+        layer: of torch or truenorm
+        count: see `from_keras`; a layer with a half-life needs it
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> found = tnt.to_flax(nn.GroupNorm(2, 4))
+        >>> found.kind, found.config
+        ('GroupNorm', {'epsilon': 1e-05, 'use_scale': True, 'use_bias': True, 'num_groups': 2})
     """
     state = _with_ddof_0("to_flax", read_state("to_flax", layer, count), count)
     form, arrays = state.form, state.arrays

@@ -1,191 +1,29 @@
 """torch's normalization layers with these arguments more: `layer(x, valid, lengths, offsets, segments, sample_weight)`.
 
 Each subclasses torch's own: constructor, attributes, `state_dict` and errors are torch's, and without the new
-arguments so are the numbers. `truenorm.torch.functional` says what they mean. The differences, and the reasons for
-them, are listed in docs/torch.md.
-
-    padding     the output where nothing is valid: "zero", or "keep" x as it is
-    on_single   batch norm in training with one value a channel: torch's "error", or the "running" statistics
-    half_life   batch norm: instead of momentum, in valid values per channel: see `_half_life.py`
+arguments so are the numbers. The differences, and the reasons for them, are listed in docs/torch.md. The options
+padding, on_single and half_life are described in `_documentation.py`.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from truenorm.core.inputs import Padding
-from truenorm.torch import _compat, _norms, _running, functional
-from truenorm.torch._half_life import VALUES, HalfLifeOption
+from truenorm.torch import _norms, _running, _runs
+from truenorm.torch._batch_checks import refuse_features
+from truenorm.torch._documentation import documented
+from truenorm.torch._half_life import HalfLifeOption
 from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, WeightLike, unpack, with_batch_axis
+from truenorm.torch._layer_bases import _RaggedLayer, _TrackingLayer
 from truenorm.torch._norms import NormPair
 from truenorm.torch._pooled import Exchange
+from truenorm.torch._runs import OnSingle
 from truenorm.torch._torch_sync import RefusesTorchSync
 from truenorm.torch._traced_call import Proxy, record_call
-from truenorm.torch.functional import OnSingle
-
-LOW = (torch.float16, torch.bfloat16)
-TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-State = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]  # of these names
-
-
-class _RaggedLayer:
-    """What all layers share: the options, how they print, and the normalization as text.
-
-    The text is made when an attribute changes on which it depends, not when it is used: a graph compiled for changing
-    shapes makes symbols of numbers, but not of text.
-    """
-
-    padding: Padding = "zero"
-    _norms: Any
-    _make_norms: Callable[[], Any]  # each layer has its own
-    _parameters: dict[str, Any]
-    _has_properties: ClassVar[bool] = False  # whether a subclass computes one of TENSORS
-
-    if TYPE_CHECKING:
-
-        def __call__(
-            self,
-            input: Input,
-            valid: MaskLike | None = None,
-            lengths: LengthsLike | None = None,
-            offsets: VectorLike | None = None,
-            segments: VectorLike | None = None,
-            sample_weight: WeightLike | None = None,
-            *,
-            along: int | str | None = None,
-        ) -> Input: ...
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._has_properties = any(hasattr(cls, name) for name in TENSORS)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("padding", "on_single"):
-            functional.check_options(**{name: value})
-        super().__setattr__(name, value)
-        if name in ("eps", "num_groups", "normalized_shape", "norm"):
-            try:
-                self.__dict__["_norms"] = self._make_norms()
-            except AttributeError:  # not all of them are set yet
-                self.__dict__["_norms"] = None
-
-    def __prepare_scriptable__(self) -> None:
-        """Called by torch.jit.script."""
-        raise RuntimeError(
-            f"torch.jit.script: layers of torch, got {self._get_name()}, which takes masks of many forms. "
-            "Use torch.export, or torch.jit.trace, or call revert(model) first."
-        )
-
-    def _affine(self) -> tuple[Tensor | None, Tensor | None]:
-        """weight and bias. `self.weight` takes ten times as long as torch's dictionary in which it ends up."""
-        if not self._has_properties:
-            parameters = self._parameters
-            try:
-                return parameters["weight"], parameters.get("bias")
-            except KeyError:  # a parametrization, or a plain attribute
-                pass
-        layer: Any = self
-        return layer.weight, getattr(layer, "bias", None)
-
-    def _get_name(self) -> str:
-        return f"truenorm.{type(self).__name__}"
-
-    def extra_repr(self) -> str:
-        """torch's own, and the options that are not the default."""
-        layer: Any = super()
-        own: str = layer.extra_repr()
-        return own + "".join(
-            f", {name}={value!r}"
-            for name, default in (("padding", "zero"), ("on_single", "error"), ("frozen", False))
-            if (value := getattr(self, name, default)) != default
-        )
-
-
-class _TrackingLayer(_RaggedLayer):
-    """Layers with running statistics: in at least float32, and never from a batch that is not finite."""
-
-    # Of torch's classes, which follow this one in the order of inheritance.
-    training: bool
-    momentum: float | None
-    eps: float
-    affine: bool
-    track_running_stats: bool
-    num_features: int
-    _buffers: dict[str, Tensor | None]
-    _check_input_dim: Callable[[Tensor], None]
-
-    _skipped: Tensor | None = None  # no buffer: torch's layers have none of this name
-    frozen: bool = False  # whether `freeze` has made the running statistics constants, also in training
-
-    @property
-    def skipped_batches(self) -> int:
-        """How many batches, as theirs were not finite, left the running statistics. Reading it waits for the device."""
-        return 0 if self._skipped is None or self._skipped.is_meta else int(self._skipped)
-
-    @skipped_batches.setter
-    def skipped_batches(self, value: int) -> None:
-        mean = self._buffers.get("running_mean")
-        self._skipped = torch.tensor(value, device=None if mean is None else mean.device)
-
-    def _skip_counter(self) -> Tensor | None:
-        """What skipped batches are counted in, on the device of the running statistics; None if there are none."""
-        mean = self._buffers.get("running_mean")
-        if mean is None or _compat.is_exporting():  # a program has no place for it
-            return None
-        if self._skipped is None or self._skipped.device != mean.device:
-            self.skipped_batches = self.skipped_batches
-        return self._skipped
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """`.half()` and `.to(bfloat16)` do not change the precision of the statistics: in bfloat16 they would stall."""
-        buffers = self._buffers
-        before = {name: buffers.get(name) for name in ("running_mean", "running_var", VALUES)}
-        module: Any = super()
-        result = module._apply(fn, recurse)
-        for name, old in before.items():
-            new = buffers.get(name)
-            if old is not None and new is not None and new.dtype in LOW and old.dtype not in LOW:
-                buffers[name] = old.to(new.device)
-        self._skip_counter()
-        return result
-
-    def reset_running_stats(self) -> None:
-        """As torch's layers do. Frozen statistics stay: `torch.optim.swa_utils.update_bn` resets all batch norms."""
-        if self.frozen or not self.track_running_stats:
-            return
-        for name, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
-            buffer = getattr(self, name)
-            buffer.fill_(value)
-        if (values := self._buffers.get(VALUES)) is not None:
-            values.zero_()
-
-    def _state(self) -> State:
-        """weight, bias, running_mean, running_var and num_batches_tracked: see `_affine`."""
-        if not self._has_properties:
-            parameters, buffers = self._parameters, self._buffers
-            try:
-                return (
-                    parameters["weight"],
-                    parameters["bias"],
-                    buffers["running_mean"],
-                    buffers["running_var"],
-                    buffers["num_batches_tracked"],
-                )
-            except KeyError:
-                pass
-        layer: Any = self
-        return layer.weight, layer.bias, layer.running_mean, layer.running_var, layer.num_batches_tracked
-
-    def _weight_of_batch(self, counter: Tensor | None) -> float | Tensor:
-        """`momentum`; None is a cumulative average."""
-        if self.momentum is not None:
-            return self.momentum
-        return 0.0 if counter is None else 1.0 / (counter.double() + 1.0)
 
 
 class _BatchNorm(RefusesTorchSync, HalfLifeOption, _TrackingLayer):
@@ -197,11 +35,12 @@ class _BatchNorm(RefusesTorchSync, HalfLifeOption, _TrackingLayer):
         return _norms.batch_norms(self.eps)
 
     def __init__(self, *args: Any, padding: Padding = "zero", on_single: OnSingle = "error", **kwargs: Any) -> None:
-        functional.check_options(padding, on_single)
+        _runs.check_options(padding, on_single)
         super().__init__(*args, **kwargs)
         self.padding, self.on_single = padding, on_single
         self._skip_counter()
 
+    @documented
     def forward(
         self,
         input: Input,
@@ -213,6 +52,12 @@ class _BatchNorm(RefusesTorchSync, HalfLifeOption, _TrackingLayer):
         *,
         along: int | str | None = None,
     ) -> Input:
+        """The normalized input, in its own form: a tensor, a jagged tensor or a PackedSequence.
+
+        Args:
+            input: (b, c) or (b, c, ...); packed rows (rows, c); jagged; PackedSequence
+            valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        """
         if isinstance(input, Proxy):
             return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
         unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along)
@@ -222,7 +67,7 @@ class _BatchNorm(RefusesTorchSync, HalfLifeOption, _TrackingLayer):
         training, tracking = self.training and not self.frozen, self.track_running_stats
         used = tracking or not training
         y: Any
-        y, done = functional.run_batch_norm(
+        y, done = _runs.run_batch_norm(
             unpacked,
             mean if used else None,
             var if used else None,
@@ -250,16 +95,63 @@ class _BatchNorm(RefusesTorchSync, HalfLifeOption, _TrackingLayer):
         return found
 
 
+@documented
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
-    """torch's BatchNorm1d over the valid values: (b, c), (b, c, t), packed rows, jagged, PackedSequence."""
+    """torch's BatchNorm1d, with the statistics of the valid values only.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding, on_single, half_life: truenorm's own
+
+    Shape: (b, c), (b, c, t); packed rows (rows, c); jagged (b, c, t) or (b, t, c); PackedSequence
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> x = torch.tensor([[[2.0, 4.0, 0.0, 0.0]], [[1.0, 5.0, 2.0, 10.0]]])  # (b, c, t); lengths 2 and 4
+        >>> tnt.BatchNorm1d(1)(x, lengths=torch.tensor([2, 4]))[1].data  # mean 4, deviation 3
+        tensor([[-1.0000,  0.3333, -0.6667,  2.0000]])
+    """
 
 
+@documented
 class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
-    """torch's BatchNorm2d over the valid values: (b, c, h, w)."""
+    """torch's BatchNorm2d, with the statistics of the valid values only.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding, on_single, half_life: truenorm's own
+
+    Shape: (b, c, h, w); packed rows (rows, c)
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> spectrograms = torch.randn(2, 3, 80, 100)  # (b, c, f, t), padded in time
+        >>> y = tnt.BatchNorm2d(3)(spectrograms, lengths=torch.tensor([100, 60]), along=3)
+        >>> bool(y[1, :, :, 60:].any())
+        False
+    """
 
 
+@documented
 class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
-    """torch's BatchNorm3d over the valid values: (b, c, d, h, w)."""
+    """torch's BatchNorm3d, with the statistics of the valid values only.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding, on_single, half_life: truenorm's own
+
+    Shape: (b, c, d, h, w); packed rows (rows, c)
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> videos = torch.randn(2, 3, 8, 5, 5)  # (b, c, frames, h, w)
+        >>> y = tnt.BatchNorm3d(3)(videos, lengths=torch.tensor([8, 6]), along=2)
+        >>> bool(y[1, :, 6:].any())
+        False
+    """
 
 
 class _InstanceNorm(_TrackingLayer):
@@ -269,11 +161,12 @@ class _InstanceNorm(_TrackingLayer):
         return _norms.instance_norms(self.eps), _norms.batch_norms(self.eps)
 
     def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        functional.check_options(padding)
+        _runs.check_options(padding)
         super().__init__(*args, **kwargs)
         self.padding = padding
         self._skip_counter()
 
+    @documented
     def forward(
         self,
         input: Input,
@@ -285,6 +178,12 @@ class _InstanceNorm(_TrackingLayer):
         *,
         along: int | str | None = None,
     ) -> Input:
+        """The normalized input, in its own form: a tensor, a jagged tensor or a PackedSequence.
+
+        Args:
+            input: (b, c, ...) or (c, ...); packed rows (rows, c); jagged; PackedSequence
+            valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        """
         if isinstance(input, Proxy):
             return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
         unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
@@ -300,14 +199,14 @@ class _InstanceNorm(_TrackingLayer):
             axis = x.dim() - self._get_no_batch_dim()
             unbatched = axis == 0
             if x.size(axis) != self.num_features:
-                self._refuse_features(x, axis)
+                refuse_features(self.num_features, self.affine, x, axis)
         if unbatched:
             unpacked = with_batch_axis(unpacked)
         weight, bias, mean, var, _ = self._state()
         training = self.training and not self.frozen
         norms, fixed_norms = self._norms
         y: Any
-        y, done = functional.run_instance_norm(
+        y, done = _runs.run_instance_norm(
             unpacked,
             mean,
             var,
@@ -328,41 +227,88 @@ class _InstanceNorm(_TrackingLayer):
         found: Input = y if unpacked.repack is None else unpacked.repack(y)
         return found
 
-    def _refuse_features(self, x: Tensor, axis: int) -> None:
-        """As torch's layers do."""
-        if self.affine:
-            raise ValueError(
-                f"expected input's size at dim={axis} to match num_features"
-                f" ({self.num_features}), but got: {x.size(axis)}."
-            )
-        warnings.warn(
-            f"input's size at dim={axis} does not match num_features. "
-            "You can silence this warning by not passing in num_features, "
-            "which is not used because affine=False",
-            stacklevel=3,
-        )
 
-
+@documented
 class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
-    """torch's InstanceNorm1d over the valid positions: (b, c, t), packed rows, jagged, PackedSequence."""
+    """torch's InstanceNorm1d: each sample and channel by itself, over its valid positions.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+
+    Shape: (b, c, t), (c, t); packed rows (rows, c); jagged; PackedSequence
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> x, norm = torch.randn(2, 3, 9), tnt.InstanceNorm1d(3)
+        >>> torch.allclose(norm(x, lengths=[9, 4])[1, :, :4], norm(x[1:, :, :4])[0], atol=1e-6)
+        True
+    """
 
 
+@documented
 class InstanceNorm2d(_InstanceNorm, nn.InstanceNorm2d):
-    """torch's InstanceNorm2d over the valid positions: (b, c, h, w)."""
+    """torch's InstanceNorm2d: each sample and channel by itself, over its valid positions.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+
+    Shape: (b, c, h, w), (c, h, w); packed rows (rows, c)
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> images, heights, widths = torch.randn(2, 3, 5, 7), torch.tensor([5, 2]), torch.tensor([4, 7])
+        >>> y = tnt.InstanceNorm2d(3)(images, lengths=(heights, widths))
+        >>> bool(y[0, :, :, 4:].any()), bool(y[1, :, 2:].any())
+        (False, False)
+    """
 
 
+@documented
 class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
-    """torch's InstanceNorm3d over the valid positions: (b, c, d, h, w)."""
+    """torch's InstanceNorm3d: each sample and channel by itself, over its valid positions.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+
+    Shape: (b, c, d, h, w), (c, d, h, w); packed rows (rows, c)
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> y = tnt.InstanceNorm3d(3)(torch.randn(2, 3, 8, 5, 5), lengths=torch.tensor([8, 6]), along=2)
+        >>> bool(y[1, :, 6:].any())
+        False
+    """
 
 
+@documented
 class GroupNorm(_RaggedLayer, nn.GroupNorm):
-    """torch's GroupNorm over the valid positions: (b, c, ...), packed rows, jagged, PackedSequence."""
+    """torch's GroupNorm: each sample by itself, over its valid positions and the channels of a group.
+
+    Args:
+        num_groups, num_channels, eps, affine, device, dtype, bias, padding: as torch's, and what comes out at padding
+
+    Shape: (b, c, ...); packed rows (rows, c); jagged; PackedSequence
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> x, norm = torch.randn(2, 4, 9), tnt.GroupNorm(2, 4)
+        >>> torch.allclose(norm(x, lengths=[9, 5])[1, :, :5], norm(x[1:, :, :5])[0], atol=1e-6)
+        True
+    """
 
     def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        functional.check_options(padding)
+        _runs.check_options(padding)
         super().__init__(*args, **kwargs)
         self.padding = padding
 
+    @documented
     def forward(
         self,
         input: Input,
@@ -374,11 +320,17 @@ class GroupNorm(_RaggedLayer, nn.GroupNorm):
         *,
         along: int | str | None = None,
     ) -> Input:
+        """The normalized input, in its own form: a tensor, a jagged tensor or a PackedSequence.
+
+        Args:
+            input: (b, c, ...); packed rows (rows, c); jagged; PackedSequence
+            valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        """
         if isinstance(input, Proxy):
             return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
         unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
         weight, bias = self._affine()
-        y: Any = functional.run_group_norm(unpacked, self.num_groups, weight, bias, self.eps, self.padding, self._norms)
+        y: Any = _runs.run_group_norm(unpacked, self.num_groups, weight, bias, self.eps, self.padding, self._norms)
         found: Input = y if unpacked.repack is None else unpacked.repack(y)
         return found
 
@@ -386,14 +338,30 @@ class GroupNorm(_RaggedLayer, nn.GroupNorm):
         return _norms.group_norms(self.num_groups, self.eps)
 
 
+@documented
 class LayerNorm(_RaggedLayer, nn.LayerNorm):
-    """torch's LayerNorm; padding comes out as 0, whatever it holds."""
+    """torch's LayerNorm; padding comes out as 0, whatever it holds.
+
+    Args:
+        normalized_shape, eps, elementwise_affine, bias, device, dtype, padding: as torch's; what comes out at padding
+
+    Shape: (b, t, c), (..., normalized_shape); packed rows (rows, c); jagged; PackedSequence
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> x = torch.tensor([[[1.0, 3.0], [float("nan"), 0.0]]])  # (b, t, c); the second position is padding
+        >>> tnt.LayerNorm(2)(x, lengths=[1]).data
+        tensor([[[-1.0000,  1.0000],
+                 [ 0.0000,  0.0000]]])
+    """
 
     def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        functional.check_options(padding)
+        _runs.check_options(padding)
         super().__init__(*args, **kwargs)
         self.padding = padding
 
+    @documented
     def forward(
         self,
         input: Input,
@@ -405,12 +373,18 @@ class LayerNorm(_RaggedLayer, nn.LayerNorm):
         *,
         along: int | str | None = None,
     ) -> Input:
+        """The normalized input, in its own form: a tensor, a jagged tensor or a PackedSequence.
+
+        Args:
+            input: (..., normalized_shape); jagged; PackedSequence
+            valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        """
         if isinstance(input, Proxy):
             return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
         unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
         weight, bias = self._affine()
         shape = self.normalized_shape
-        y: Any = functional.run_layer_norm(unpacked, shape, weight, bias, self.eps, self.padding, self._norms)
+        y: Any = _runs.run_layer_norm(unpacked, shape, weight, bias, self.eps, self.padding, self._norms)
         found: Input = y if unpacked.repack is None else unpacked.repack(y)
         return found
 
@@ -418,14 +392,31 @@ class LayerNorm(_RaggedLayer, nn.LayerNorm):
         return _norms.row_norm(len(self.normalized_shape), self.eps, True)
 
 
+@documented
 class RMSNorm(_RaggedLayer, nn.RMSNorm):
-    """torch's RMSNorm; padding comes out as 0, whatever it holds."""
+    """torch's RMSNorm; padding comes out as 0, whatever it holds.
+
+    Args:
+        normalized_shape: the sizes of the last axes, which are averaged over
+        eps: added to the mean square; None: torch's choice, which depends on the dtype
+        elementwise_affine, device, dtype, padding: as torch's, and what comes out at padding
+
+    Shape: (b, t, c), (..., normalized_shape); packed rows (rows, c); jagged; PackedSequence
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> tnt.RMSNorm(2)(torch.tensor([[[3.0, 4.0], [float("nan"), 0.0]]]), lengths=[1]).data
+        tensor([[[0.8485, 1.1314],
+                 [0.0000, 0.0000]]])
+    """
 
     def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        functional.check_options(padding)
+        _runs.check_options(padding)
         super().__init__(*args, **kwargs)
         self.padding = padding
 
+    @documented
     def forward(
         self,
         x: Input,
@@ -437,11 +428,17 @@ class RMSNorm(_RaggedLayer, nn.RMSNorm):
         *,
         along: int | str | None = None,
     ) -> Input:
+        """The normalized input, in its own form: a tensor, a jagged tensor or a PackedSequence.
+
+        Args:
+            x: (..., normalized_shape); jagged; PackedSequence
+            valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        """
         if isinstance(x, Proxy):
             return record_call(self, x, valid, lengths, offsets, segments, sample_weight, along=along)
         unpacked = unpack(x, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
         weight, _ = self._affine()
-        y: Any = functional.run_rms_norm(unpacked, self.normalized_shape, weight, self.eps, self.padding, self._norms)
+        y: Any = _runs.run_rms_norm(unpacked, self.normalized_shape, weight, self.eps, self.padding, self._norms)
         found: Input = y if unpacked.repack is None else unpacked.repack(y)
         return found
 

@@ -38,16 +38,23 @@ from truenorm.torch.tracking.activation import padding_is_followed
 
 
 def together(model: nn.Module, microbatches: Sequence[Any], forward: Forward | None = None) -> list[Any]:
-    """The outputs of the micro-batches, normalized as one batch. Then call one backward on all of them.
+    """Run micro-batches that are normalized as one batch. Then call one backward on all outputs.
 
-    microbatches   inputs of the model, each a tensor, a tuple or list that begins with it, or a dict of arguments
-    forward        called with the model and a micro-batch instead: for other arguments, and for contexts such as
-                   `padded` and `save_on_cpu`, which hold only for the thread that enters them
+    Args:
+        model: with truenorm's batch norms: `convert` it first
+        microbatches: inputs of the model, each a tensor, a tuple or list that begins with it, or a dict of arguments
+        forward: called with the model and a micro-batch instead: for other arguments, and for contexts such as
+            `padded` and `save_on_cpu`, which hold only for the thread that enters them
 
-    >>> from truenorm.torch import BatchNorm1d
-    >>> layer, whole = BatchNorm1d(1), torch.tensor([[1.0], [2.0], [6.0]])
-    >>> torch.cat(together(layer, [whole[:1], whole[1:]])).flatten()
-    tensor([-0.9258, -0.4629,  1.3887], grad_fn=<ViewBackward0>)
+    Returns:
+        the outputs, one for each micro-batch
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> layer, whole = tnt.BatchNorm1d(1), torch.tensor([[1.0], [2.0], [6.0]])
+        >>> torch.cat(tnt.together(layer, [whole[:1], whole[1:]])).flatten()
+        tensor([-0.9258, -0.4629,  1.3887], grad_fn=<ViewBackward0>)
     """
     layers = batch_norms("together", model)
     if padding_is_followed():
@@ -131,10 +138,10 @@ class Meeting:
             for left in self.rounds.get(self.mine.round, []):
                 if left is not None:
                     raise self._disagreement(left[0], "had ended")
-        except _Stopped:
-            raise
         except BaseException as error:
-            self.stop(error)
+            _compat.leave_checkpoints(error)
+            if not isinstance(error, _Stopped):
+                self.stop(error)
             raise
         finally:
             with self.changed:

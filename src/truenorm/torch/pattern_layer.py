@@ -12,25 +12,39 @@ from torch import Tensor, nn
 from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm, as_norm, text_of
 from truenorm.core.packed import rows_of
-from truenorm.torch import _running, functional
+from truenorm.torch import _running, _runs
 from truenorm.torch._dispatch import run
+from truenorm.torch._documentation import documented
 from truenorm.torch._formula import FixedStatistics
 from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, WeightLike, unpack
 from truenorm.torch._kernel import table_of
+from truenorm.torch._layer_bases import _TrackingLayer
 from truenorm.torch._norms import Norms, packed_norms
 from truenorm.torch._traced_call import Proxy, record_call
-from truenorm.torch.layers import _TrackingLayer
 
 
+@documented
 class Normalize(_TrackingLayer, nn.Module):
-    """Any normalization as a layer: `Normalize("b [h w] c", 64)`.
+    """Any normalization as a layer, written as a pattern.
 
-    norm                  which axes share a mean and a variance: a pattern, or a `Norm`
-    shape                 of weight and bias: the sizes of the axes that they cover
-    track_running_stats   keep running statistics, and use them in evaluation: for norms that keep no other axes
+    Args:
+        norm: which axes share a mean and a variance: a pattern, or a `Norm`
+        shape: of weight and bias: the sizes of the axes that they cover
+        affine: whether there are a weight and a bias
+        bias: whether there is a bias if there is a weight
+        track_running_stats: keep running statistics, and use them in evaluation: for norms that keep no other axes
+        momentum, padding, device, dtype: as for the other layers
 
-    Packed rows, jagged tensors and PackedSequences need a norm with the axes b, t and c. Other axes stay behind the
-    rows: x is (rows, h, c) for "b [t] h c".
+    Shape: that of the pattern. Packed rows, jagged tensors and PackedSequences need a norm with the axes b, t and c.
+    Other axes stay behind the rows: x is (rows, h, c) for "b [t] h c".
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> x = torch.randn(2, 9, 4, 8)  # (b, t, heads, c)
+        >>> layer = tnt.Normalize("b [t] h c", 8)  # each head by itself, over time
+        >>> torch.allclose(layer(x, lengths=[9, 5])[1, :5], layer(x[1:, :5])[0], atol=1e-6)
+        True
     """
 
     def __init__(
@@ -47,7 +61,7 @@ class Normalize(_TrackingLayer, nn.Module):
         dtype: Any = None,
     ) -> None:
         norm = as_norm(norm)
-        functional.check_options(padding)
+        _runs.check_options(padding)
         if affine and not norm.affine_axes:
             raise ValueError(f"Normalize: affine=False for a norm without a channel axis, got {norm!r}.")
         super().__init__()
@@ -80,9 +94,11 @@ class Normalize(_TrackingLayer, nn.Module):
         return text_of(replace(self.norm, eps=self.eps)), None
 
     def extra_repr(self) -> str:
+        """How the layer prints."""
         own = f"{self.norm!r}, {self.shape}, affine={self.affine}, track_running_stats={self.track_running_stats}"
         return f"{own}, frozen=True" if self.frozen else own
 
+    @documented
     def forward(
         self,
         input: Input,
@@ -94,6 +110,12 @@ class Normalize(_TrackingLayer, nn.Module):
         *,
         along: int | str | None = None,
     ) -> Input:
+        """The normalized input, in its own form: a tensor, a jagged tensor or a PackedSequence.
+
+        Args:
+            input: of the axes of the pattern; packed rows; jagged; PackedSequence
+            valid, lengths, offsets, segments, sample_weight, along: which positions are valid
+        """
         if isinstance(input, Proxy):
             return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
         rows = rows_of(self.norm)

@@ -45,20 +45,24 @@ def reestimate(
 ) -> None:
     """Replace the running statistics of all batch norms by those of the values in the batches.
 
-    batches    inputs of the model, each a tensor, a tuple or list that begins with it, or a dict of arguments
-    forward    called with the model and a batch instead, for models with other arguments
-    exact      layer by layer, with a pass over the batches for each layer
-    progress   whether to show a bar; None: if the standard error is a terminal
-
     Frozen layers stay as they are. Layers that are synchronized get the statistics of the batches of all ranks, which
     may have different numbers of them. `num_batches_tracked` becomes the number of batches. Layers that no batch comes
     to stay as they are, too.
 
-    >>> from truenorm.torch import BatchNorm1d
-    >>> layer = BatchNorm1d(1)
-    >>> reestimate(layer, [torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [5.0], [1.0]])])
-    >>> layer.running_mean, round(layer.running_var.item(), 4), layer.num_batches_tracked
-    (tensor([3.]), 4.0, tensor(2))
+    Args:
+        model: with truenorm's batch norms: `convert` it first
+        batches: inputs of the model, each a tensor, a tuple or list that begins with it, or a dict of arguments
+        forward: called with the model and a batch instead, for models with other arguments
+        exact: layer by layer, with a pass over the batches for each layer
+        progress: whether to show a bar; None: if the standard error is a terminal
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> layer = tnt.BatchNorm1d(1)
+        >>> tnt.reestimate(layer, [torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [5.0], [1.0]])])
+        >>> layer.running_mean, round(layer.running_var.item(), 4), layer.num_batches_tracked
+        (tensor([3.]), 4.0, tensor(2))
     """
     check_model("reestimate", model)
     if isinstance(model, DistributedDataParallel):  # each forward of the wrapper sends buffers, and ranks may differ

@@ -23,6 +23,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
 from truenorm.core.norm import Norm
+from truenorm.torch._documentation import documented
 from truenorm.torch._half_life import VALUES
 from truenorm.torch._processes import ProcessExchange
 from truenorm.torch.layers import (
@@ -62,16 +63,64 @@ class FrozenBatchNorm:
         """Does nothing: `torch.optim.swa_utils.update_bn` resets all batch norms, and could not fill this one again."""
 
 
+@documented
 class FrozenBatchNorm1d(FrozenBatchNorm, BatchNorm1d):
-    """BatchNorm1d that always uses its running statistics and never changes them. weight and bias can be trained."""
+    """BatchNorm1d that always uses its running statistics and never changes them. weight and bias can be trained.
+
+    `convert(model, to="frozen")` makes it of a batch norm.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding, on_single, half_life: as for `BatchNorm1d`
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> layer = tnt.FrozenBatchNorm1d(2).train()
+        >>> y = layer(5 + torch.randn(8, 2, 9))
+        >>> layer.training, layer.running_mean
+        (False, tensor([0., 0.]))
+    """
 
 
+@documented
 class FrozenBatchNorm2d(FrozenBatchNorm, BatchNorm2d):
-    """BatchNorm2d that always uses its running statistics and never changes them. weight and bias can be trained."""
+    """BatchNorm2d that always uses its running statistics and never changes them. weight and bias can be trained.
+
+    `convert(model, to="frozen")` makes it of a batch norm.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding, on_single, half_life: as for `BatchNorm2d`
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> layer = tnt.FrozenBatchNorm2d(2).train()
+        >>> y = layer(5 + torch.randn(8, 2, 5, 7))
+        >>> layer.training, layer.running_mean
+        (False, tensor([0., 0.]))
+    """
 
 
+@documented
 class FrozenBatchNorm3d(FrozenBatchNorm, BatchNorm3d):
-    """BatchNorm3d that always uses its running statistics and never changes them. weight and bias can be trained."""
+    """BatchNorm3d that always uses its running statistics and never changes them. weight and bias can be trained.
+
+    `convert(model, to="frozen")` makes it of a batch norm.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding, on_single, half_life: as for `BatchNorm3d`
+
+    Examples:
+        >>> import torch
+        >>> import truenorm.torch as tnt
+        >>> layer = tnt.FrozenBatchNorm3d(2).train()
+        >>> y = layer(5 + torch.randn(8, 2, 3, 5, 7))
+        >>> layer.training, layer.running_mean
+        (False, tensor([0., 0.]))
+    """
 
 
 _FROZEN: dict[type[nn.Module], type[nn.Module]] = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from truenorm.torch.layers import _RaggedLayer
+from truenorm.torch._layer_bases import _RaggedLayer
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,20 @@ class Change:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What `convert` or `revert` did. `print(report)` shows a line for each layer."""
+    """What `convert`, `freeze`, `sync` or one of their opposites did. `print(report)` shows a line for each layer.
+
+    Args:
+        verb: what was done: "converted"
+        changed: the layers that were changed, each with its name, its class and the outcome
+        left: those that were left, each with the reason as outcome
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> report = tnt.convert(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)))
+        >>> [(change.name, change.outcome) for change in report.changed]
+        [('1', 'truenorm.BatchNorm1d')]
+    """
 
     verb: str
     changed: tuple[Change, ...]

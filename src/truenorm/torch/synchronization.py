@@ -26,14 +26,23 @@ from truenorm.torch.reports import Change, ConversionReport, check_model, name_o
 
 
 def sync(model: nn.Module, process_group: Any = None) -> ConversionReport:
-    """Share the statistics of batch norms between the processes of a group; None: of all processes.
+    """Share the statistics of batch norms between processes, with masks and lengths, on any backend.
 
     Call it on all ranks, before or after DistributedDataParallel wraps the model.
 
-    >>> from truenorm.torch import BatchNorm1d
-    >>> print(sync(nn.Sequential(nn.Linear(4, 8), BatchNorm1d(8))))
-    1 normalization layer synchronized
-      1  truenorm.BatchNorm1d  over all processes
+    Args:
+        model: with truenorm's batch norms: `convert` it first
+        process_group: of torch.distributed; None: all processes
+
+    Returns:
+        `ConversionReport`
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> print(tnt.sync(nn.Sequential(nn.Linear(4, 8), tnt.BatchNorm1d(8))))
+        1 normalization layer synchronized
+          1  truenorm.BatchNorm1d  over all processes
     """
     layers = batch_norms("sync", model)
     for path, layer in layers:
@@ -50,7 +59,23 @@ def sync(model: nn.Module, process_group: Any = None) -> ConversionReport:
 
 
 def unsync(model: nn.Module) -> ConversionReport:
-    """Undo `sync`: each process has its own statistics again."""
+    """Undo `sync`: each process has its own statistics again.
+
+    Args:
+        model: that `sync` has changed
+
+    Returns:
+        `ConversionReport`
+
+    Examples:
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> model = nn.Sequential(nn.Linear(4, 8), tnt.BatchNorm1d(8))
+        >>> report = tnt.sync(model)
+        >>> print(tnt.unsync(model))
+        1 normalization layer unsynchronized
+          1  truenorm.BatchNorm1d  over this process
+    """
     check_model("unsync", model)
     changed = []
     for name, layer in model.named_modules():
@@ -70,6 +95,14 @@ def merge_running(model: nn.Module, process_group: Any = None) -> None:
 
     It is for ranks that were trained with statistics of their own: DistributedDataParallel would keep those of rank 0
     and drop the others. Batches should be of similar size. Call it on all ranks.
+
+    Args:
+        model: with truenorm's batch norms
+        process_group: of torch.distributed; None: all processes
+
+    Examples:
+        >>> import truenorm.torch as tnt
+        >>> tnt.merge_running(tnt.BatchNorm1d(8))  # with a single process nothing changes
     """
     named = tracking_batch_norms("merge_running", model)
     names, layers = [(name, layer.num_features) for name, layer in named], [layer for _, layer in named]

@@ -38,10 +38,22 @@ _LAZY = (nn.UninitializedParameter, nn.parameter.UninitializedBuffer)
 class FoldingReport:
     """What `fold` did. `print(report)` shows a line for each batch norm.
 
-    difference         the largest difference between a folded layer and the original, on the example
-    bound              the largest that rounding can explain: proved, see folded_layer.py
-    output_difference  the largest difference between the outputs of the model on the example
-    output_bound       what was allowed: ten times what errors as large as the bounds, put in by way of trial, did
+    Args:
+        folded: the norms that were folded, each with the layer that it went into
+        left: those that were left, each with the reason
+        difference: the largest difference between a folded layer and the original, on the example
+        bound: the largest that rounding can explain: proved, see folded_layer.py
+        output_difference: the largest difference between the outputs of the model on the example
+        output_bound: what was allowed: ten times what errors as large as the bounds, put in by way of trial, did
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8)).eval()
+        >>> report = tnt.fold(model, torch.ones(1, 4, 9))
+        >>> len(report.folded), report.difference <= report.bound
+        (1, True)
     """
 
     folded: tuple[Fold, ...]
@@ -66,23 +78,32 @@ class FoldingReport:
 def fold(model: nn.Module, example: Any) -> FoldingReport:
     """Fold batch norms with fixed statistics into the layers next to them, in place, where that is exact.
 
-    example  an input: a tensor, a tuple of arguments, or a dictionary of keyword arguments
-
     While it traces, other threads must not run models, as torch.fx replaces the calls of all modules for a moment.
 
     A norm goes into the layer before it, or else into the one after it. Inputs are taken to have as many axes as in
     the example. Either all checks hold or, if an error is raised, the model is as it was. The keys of the norms leave
     `state_dict`, and a layer without a bias gets one.
 
-    >>> model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.ReLU(), nn.BatchNorm1d(8)).eval()
-    >>> print(fold(model, torch.ones(1, 4, 9)))  # doctest: +ELLIPSIS
-    1 batch norm folded
-      1  BatchNorm1d  into Conv1d '0'
-    1 left as it is
-      3  BatchNorm1d  its input comes from ReLU '2'; its output goes to the output of the model
-    largest difference on the example
-      folded layers  ..., at most ... by rounding
-      outputs        ..., at most ... expected
+    Args:
+        model: in evaluation mode, or with frozen statistics
+        example: an input: a tensor, a tuple of arguments, or a dictionary of keyword arguments
+
+    Returns:
+        `FoldingReport`: which norms were folded, which were left, and why
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> import truenorm.torch as tnt
+        >>> model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.ReLU(), nn.BatchNorm1d(8)).eval()
+        >>> print(tnt.fold(model, torch.ones(1, 4, 9)))  # doctest: +ELLIPSIS
+        1 batch norm folded
+          1  BatchNorm1d  into Conv1d '0'
+        1 left as it is
+          3  BatchNorm1d  its input comes from ReLU '2'; its output goes to the output of the model
+        largest difference on the example
+          folded layers  ..., at most ... by rounding
+          outputs        ..., at most ... expected
     """
     check_model("fold", model)
     if any(isinstance(one, _LAZY) for one in (*model.parameters(), *model.buffers())):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from truenorm.torch.layers import _RaggedLayer
+from truenorm.torch._layer_bases import _RaggedLayer
 
 LEAVES = (
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,

@@ -32,9 +32,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truenorm.core import norm as recipes
+from truenorm.core import recipes
 from truenorm.torch._formula import FixedStatistics, slope_and_offset
-from truenorm.torch.layers import _RaggedLayer
+from truenorm.torch._layer_bases import _RaggedLayer
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

@@ -26,6 +26,8 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 FORWARDS = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward, BatchNorm1d.forward)
 # What a subclass of a layer may define without a change of what the layer computes.
 HARMLESS = {"__init__", "__module__", "__doc__", "__repr__", "extra_repr", "reset_parameters", "__annotations__"}
+# What Python 3.13 and 3.14 give to every class.
+HARMLESS |= {"__firstlineno__", "__static_attributes__", "__annotate_func__", "__annotations_cache__"}
 
 
 @dataclass(frozen=True)
