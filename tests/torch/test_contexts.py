@@ -17,6 +17,8 @@ from torch_data import normal
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch import func  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 from torch.nn.utils import parametrize  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -234,6 +236,54 @@ def test_a_model_is_reestimated_once_at_a_time() -> None:
     assert all(module.training for module in model.modules())
     tnt.reestimate(model, [X])
     assert follows_its_data(model)
+
+
+def forward_mode(model: Any, x: Any) -> None:
+    with forward_ad.dual_level():
+        model(forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+TRANSFORMS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "grad": ("a transform of torch.func", lambda model, x: func.grad(lambda value: model(value).pow(3).sum())(x)),
+    "vjp": ("a transform of torch.func", lambda model, x: func.vjp(model, x)),
+    "jvp": ("a transform of torch.func", lambda model, x: func.jvp(model, (x,), (x,))),
+    "vmap": ("a transform of torch.func", lambda model, x: func.vmap(model)(torch.stack([x, x]))),
+    "forward mode": ("forward mode", forward_mode),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("inside_of", ["accumulate", "reestimate", "together"])
+def test_other_derivatives_than_by_backward_are_refused_inside(inside_of: str, name: str) -> None:
+    model = make()
+    got, transform = TRANSFORMS[name]
+    before = copy.deepcopy(model.state_dict())
+
+    def call() -> Any:
+        if inside_of == "accumulate":
+            with tnt.accumulate(model):
+                transform(model, X)
+        elif inside_of == "reestimate":
+            tnt.reestimate(model, [X], transform)
+        else:
+            tnt.together(model, [X[:6], X[6:]], transform)
+
+    assert_message(
+        call,
+        RuntimeError,
+        "accumulate, reestimate, together, sync: only derivatives by backward() and torch.autograd.grad inside, got "
+        f"{got}. Use it outside.",
+    )
+    assert all(torch.equal(one, before[key]) for key, one in model.state_dict().items())
+    transform(model.eval(), X)  # outside
+
+
+def test_tangents_of_something_else_are_no_derivatives_inside() -> None:
+    model = make()
+    with tnt.accumulate(model), forward_ad.dual_level():
+        forward_ad.make_dual(X, X)
+        model(X).pow(3).sum().backward()
+    assert int(model[1].num_batches_tracked) == 1
 
 
 def test_one_value_is_too_few_to_reestimate() -> None:

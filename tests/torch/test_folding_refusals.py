@@ -83,6 +83,14 @@ def without_variance(net: Any) -> None:
     net.norm.eps = 0.0
 
 
+def evaluates_with_eps_0() -> bool:
+    try:
+        nn.BatchNorm1d(4, eps=0.0).eval()(X)
+    except ValueError:
+        return False
+    return True
+
+
 def large(net: Any) -> None:
     net.conv.weight.data.fill_(1e30)
     net.norm.weight.data.fill_(1e30)
@@ -186,6 +194,8 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_102_103_what_is_refused_and_why(case: str) -> None:
     model, example, reason = REFUSALS[case]
+    if case == "no variance, in torch's layer" and not evaluates_with_eps_0():
+        pytest.skip(f"batch norm of torch {torch.__version__} refuses eps=0 in evaluation too")
     training, eps = model.norm.training, model.norm.eps
     fixed = case not in ("too large", "a parametrized norm", "a parametrized layer")
     model = fill(model) if fixed else model.eval()

@@ -14,7 +14,7 @@ pytest.importorskip("truenorm._native", reason="the compiled part was not built"
 
 import truenorm.torch as tnt  # noqa: E402
 from truenorm import engine  # noqa: E402
-from truenorm.core import norm as recipes  # noqa: E402
+from truenorm.core import recipes  # noqa: E402
 from truenorm.torch import _dispatch, _kernel  # noqa: E402
 
 nn = torch.nn

@@ -172,12 +172,13 @@ def test_79_ranks_that_disagree_are_named_on_all_ranks(ranks: Ranks, what: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lose", [faults.a_rank_is_lost, faults.a_rank_is_lost_inside], ids=["before", "inside"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_79_a_rank_that_is_lost_is_an_error_on_the_others(number: int, where: str) -> None:
+def test_79_a_rank_that_is_lost_is_an_error_on_the_others(number: int, where: str, lose: Any) -> None:
     few = Ranks(2)
     try:
-        (found, _) = few.run(2, faults.a_rank_is_lost, number, where, timeout=3.0, lost=(1,))
+        (found, _) = few.run(2, lose, number, where, timeout=3.0, lost=(1,))
     finally:
         few.close()
     assert isinstance(found, str), found
