@@ -4,8 +4,7 @@
 
 overhead   a grid of 10,000 trials whose trainings are faked: it is planned, interrupted half way by Ctrl-C, resumed and
            reported. Each is a command of its own; its time and its peak memory are measured.
-cluster    100 real trials on one and on two workers of dask.distributed, in turns. Two clusters on this machine wait
-           all the time; only one of them works.
+cluster    100 real trials on one and on two workers of dask.distributed on this machine, in turns.
 
 It takes about ten minutes, and needs two processors that nothing else uses. `--only` measures one of the two.
 """
@@ -21,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from bench.timing import DISTURBED, ratio, seconds_of_others, spread
 FAKE, REAL = "bench.fake_trials", "truenorm"
 SEEDS = 10
 CLUSTER_TRIALS = 100
+PATIENCE = 30  # seconds to wait for other processes before a measurement
 CLUSTER = """
 import sys
 from distributed import LocalCluster
@@ -151,22 +151,22 @@ def _is_alive(pid: int) -> bool:
 
 def cluster(rounds: int, steps: int, folder: Path) -> tuple[str, bool]:
     """A table of the times on one and on two workers, and whether other processes were busy."""
-    options = ["--norm", "none,batch", "--lr", "0.1,0.3,0.5,0.7,1", "--seeds", str(CLUSTER_TRIALS // 10)]
-    options += ["--steps", str(steps), "--schedule", "constant"]
+    options = ["--norm", "none,batch", "--lr", "0.1,0.3,0.5,0.7,1", "--schedule", "constant"]
+    warm_up = [*options, "--seeds", "1", "--steps", "1"]
+    options += ["--seeds", str(CLUSTER_TRIALS // 10), "--steps", str(steps)]
     trials: dict[int, list[float]] = {1: [], 2: []}
     commands: dict[int, list[float]] = {1: [], 2: []}
     busy: list[bool] = []
-    with ExitStack() as stack:
-        addresses = {count: stack.enter_context(cluster_of(count)) for count in trials}
-        for number in range(rounds + 1):  # the first is not counted: workers import
-            for count in (1, 2) if number % 2 else (2, 1):
-                out = folder / f"{number}-{count}"
-                busy.append(not is_quiet())  # the workers are no children of this process, so not during the trials
-                took = run(REAL, "compare", *options, "--dask", addresses[count], "--out", str(out))
-                (session,) = json.loads((out / "machine.json").read_text("utf-8"))["sessions"]
-                if number:
-                    trials[count].append(session["seconds"])
-                    commands[count].append(took.seconds)
+    for number in range(rounds):
+        for count in (1, 2) if number % 2 else (2, 1):
+            out = folder / f"{number}-{count}"
+            busy.append(not any(is_quiet() for _ in range(PATIENCE)))  # not during the trials: workers are no children
+            with cluster_of(count) as address:
+                run(REAL, "compare", *warm_up, "--dask", address, "--out", f"{out}-warm-up")  # workers import
+                took = run(REAL, "compare", *options, "--dask", address, "--out", str(out))
+            (session,) = json.loads((out / "machine.json").read_text("utf-8"))["sessions"]
+            trials[count].append(session["seconds"])
+            commands[count].append(took.seconds)
     lines = [
         f"| {CLUSTER_TRIALS} trials of {steps:,} steps | 1 worker | 2 workers | speed-up |",
         "| --- | ---: | ---: | ---: |",
@@ -201,7 +201,7 @@ def cluster_of(workers: int) -> Iterator[str]:
 
 
 def is_quiet(seconds: float = 1.0) -> bool:
-    """Whether other processes are idle now, while both clusters wait."""
+    """Whether other processes are idle now."""
     taken = seconds_of_others()
     time.sleep(seconds)
     return seconds_of_others() - taken <= DISTURBED * seconds

@@ -207,6 +207,22 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("precious", ["words.txt", "out/grid.json"])
+def test_csv_replaces_only_a_table_of_trials(
+    precious: str, words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    again = ("--out", "out", "--workers", "1")
+    assert called(capsys, *small(words), *again, "--csv", "trials.csv")[0] == 0
+    assert called(capsys, *again, "--csv", "trials.csv")[0] == 0
+    before = Path(precious).read_bytes()
+    problem = f"truenorm: {precious}: exists and is not a table of trials. Choose another name, or remove it.\n"
+    assert called(capsys, *again, "--csv", precious) == (2, "", problem)
+    assert called(capsys, "--merge", "out", "--out", "all", "--csv", precious) == (2, "", problem)
+    assert Path(precious).read_bytes() == before
+    assert not Path("all").exists()
+
+
 def test_a_mistyped_directory_starts_nothing(
     words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +258,7 @@ def test_results_of_another_version_are_refused(
     run_whole(words, tmp_path / "out", capsys)
     plan = json.loads((tmp_path / "out/grid.json").read_text())
     (tmp_path / "out/grid.json").write_text(json.dumps(plan | {"format": "truenorm-results-0"}))
-    message = f"truenorm: {tmp_path}/out: the results are of another version of truenorm. Choose another --out.\n"
+    message = f"truenorm: {tmp_path}/out: the results are of another version of truenorm. Choose another directory.\n"
     for arguments in ([], small(words)):
         assert called(capsys, *arguments, "--out", str(tmp_path / "out")) == (2, "", message)
 

@@ -9,6 +9,8 @@ import pytest
 from tools import fuzz_commands
 from tools.fuzz_commands import Ended, problem_of
 
+from truenorm.cli import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -32,11 +34,18 @@ def test_a_case_follows_from_its_number() -> None:
     assert fuzz_commands.make(1, 3) != fuzz_commands.make(2, 3)
 
 
+def test_every_command_that_reads_files_is_driven() -> None:
+    cases = [fuzz_commands.make(1, i) for i in range(400)]
+    assert {case.arguments[0] for case in cases if case.files and case.arguments} >= {*COMMANDS} - {"demo", "env"}
+    assert {case.damaged_file for case in cases} >= {"grid.json", "machine.json", "trial-*.json", "result.json"}
+
+
 @pytest.mark.parametrize(
     ("ended", "problem"),
     [
         (Ended(0, "fine\n", "", ()), None),
         (Ended(2, "", "truenorm: x: must be y, got z.\n", ()), None),
+        (Ended(3, "", "1 of 2 rows have no prediction: their cells are empty.\n", ()), None),
         (Ended(1, "", "truenorm: KeyError: 'x'.\n", ()), "exit code 1"),
         (Ended(120, "", "", ()), "exit code 120"),
         (Ended(2, "", "\nTraceback (most recent call last):\ntruenorm: x\n", ()), "a traceback"),

@@ -1,5 +1,6 @@
-"""Signals to a run: it is saved between two steps, and a step that takes long is not waited for."""
+"""Signals to a run and to trials: what is finished is kept, and nothing that takes long is waited for."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from runs import contents, ignore_report, never, small_config
 
+from truenorm.cli import main
 from truenorm.cli.signals import SIGNALS, StopSignals
 from truenorm.lab import run
 
@@ -23,7 +25,7 @@ def test_a_signal_interrupts_before_the_first_step_and_stops_after_it(
             signal.raise_signal(number)
         assert not stop.should_stop()
     with StopSignals("") as stop:
-        stop.expect_steps()
+        stop.expect_steps("")
         assert not stop.should_stop()
         signal.raise_signal(number)
         assert stop.should_stop()
@@ -41,7 +43,7 @@ def test_nohup_is_respected() -> None:
     try:
         with StopSignals("") as stop:
             signal.raise_signal(signal.SIGHUP)
-            stop.expect_steps()
+            stop.expect_steps("")
             signal.raise_signal(signal.SIGHUP)
             assert not stop.should_stop()
     finally:
@@ -78,36 +80,84 @@ def test_a_second_signal_does_not_interrupt_the_handling_of_the_first() -> None:
 LONG = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
 
 
-@pytest.mark.parametrize("slow", ["run.prepare", "Trainer.train_step", "Trainer.evaluate"])
-def test_the_reaction_to_a_signal_takes_a_second(words: Path, tmp_path: Path, slow: str) -> None:
-    out = tmp_path / "run"
-    code = f"""
+def processor_time(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def stopped(code: str, *arguments: str) -> str:
+    """The last line of a command that gets SIGTERM while it computes, in code that defines `compute`."""
+    whole = f"""
 import hashlib
 from truenorm.cli import main
-from truenorm.lab import run
-from truenorm.lab.training import Trainer
 def compute(*_, **__):
     print("computing", flush=True)
     {LONG}
-{slow} = compute
+{code}
 main()
 """
-    command = [sys.executable, "-c", code, "train", "--data", str(words), "--steps", "1", "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "computing\n"
-    sent = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    _, message = process.communicate(timeout=60)
+    with subprocess.Popen(
+        [sys.executable, "-c", whole, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "computing\n" in process.stdout  # reads until then
+            before = processor_time(process.pid)
+            while processor_time(process.pid) < before + 0.1:  # now it is inside of the function in C
+                time.sleep(0.02)
+            sent = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            _, message = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert time.monotonic() - sent < 5  # a second, on a machine that is not busy
     assert process.returncode == 130
-    again = f"truenorm train --resume --out {out}"
+    return message.splitlines()[-1]
+
+
+@pytest.mark.parametrize("slow", ["run.prepare", "Trainer.train_step", "Trainer.evaluate"])
+def test_the_reaction_of_a_run_takes_a_second(words: Path, tmp_path: Path, slow: str) -> None:
+    out = tmp_path / "run"
+    code = f"from truenorm.lab import run; from truenorm.lab.training import Trainer; {slow} = compute"
+    last = stopped(code, "train", "--data", str(words), "--steps", "1", "--out", str(out))
     if slow == "run.prepare":
-        assert message.splitlines()[-1] == "truenorm: interrupted."
+        assert last == "truenorm: interrupted."
         assert not out.exists()
     else:
-        assert message.splitlines()[-1] == f"Stopped within a step. To continue from the last checkpoint: {again}"
+        again = f"truenorm train --resume --out {out}"
+        assert last == f"Stopped within a step. To continue from the last checkpoint: {again}"
         assert run.resume(out, ignore_report, never)["steps"] == 1
+
+
+# Of two trials of this process, the second computes for minutes.
+SECOND_TRIAL = """
+from truenorm.lab.measures import MEASURES
+for name, measure in list(MEASURES.items()):
+    MEASURES[name] = lambda config, measure=measure: compute() if config.seed % 2 else measure(config)
+"""
+
+
+@pytest.mark.parametrize("command", ["compare", "claims"])
+def test_the_reaction_of_trials_in_this_process_takes_a_second(command: str, words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--only", "undo"] if command == "claims" else ["--data", str(words), "--hidden", "8", "--steps", "2"]
+    last = stopped(SECOND_TRIAL, command, *options, "--seeds", "2", "--workers", "1", "--out", str(out))
+    assert last == "Stopped within a trial. " + (
+        f"To go on: truenorm compare --out {out} --workers 1"
+        if command == "compare"
+        else f"Finished trials are in {out}; the same command goes on."
+    )
+    assert len(list(out.glob("trial-*.json"))) == 1
+    with pytest.raises(SystemExit) as done:
+        main([command, *options, "--seeds", "2", "--workers", "1", "--out", str(out)])
+    assert done.value.code == 0
+    assert len(list(out.glob("trial-*.json"))) == 2
+
+
+@pytest.mark.slow
+def test_the_reaction_of_a_plan_takes_a_second(words: Path) -> None:
+    code = "from truenorm.lab.training import Trainer; Trainer.train_step = compute"
+    assert stopped(code, "compare", "--data", str(words), "--dry-run") == "truenorm: interrupted."
 
 
 def test_a_run_can_be_stopped_in_its_last_evaluation(words: Path, tmp_path: Path) -> None:

@@ -132,6 +132,21 @@ def test_matrix_products_use_one_thread(words: Path, tmp_path: Path, monkeypatch
     assert threads <= {1}  # empty where NumPy has a BLAS that threadpoolctl does not know
 
 
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_advice_fits_the_run(words: Path, tmp_path: Path, norm: str) -> None:
+    def advice(name: str, *options: str) -> str:
+        arguments = ["train", "--norm", norm, *options, "--out", str(tmp_path / name)]
+        shown = CliRunner().invoke(commands, arguments).output
+        return next(line for line in shown.splitlines() if line.startswith("No better than")).split("). ")[1]
+
+    by_heart = advice("by heart", "--data", str(words), "--steps", "300")
+    assert by_heart == ("It has only learned the training examples: try more of them, fewer --steps, or --dropout 0.3.")
+    early = advice("early", "--steps", "1", "--lr", "1e-9")
+    assert early.startswith(
+        "Try a lower --lr, another" if norm == "batch" else "Try a lower --lr, --norm batch, another"
+    )
+
+
 def test_a_run_that_ends_no_better_than_guessing_says_so(tmp_path: Path) -> None:
     arguments = ["train", "--norm", "none", "--lr", "50", "--steps", "20"]
     shown = CliRunner().invoke(commands, [*arguments, "--out", str(tmp_path / "bad")])

@@ -182,6 +182,34 @@ def test_a_claim_is_supported_where_it_is_true_and_refuted_where_labels_are_swap
         assert verdict_of(claim, SWAPPED.get(claim.name, NONE_AND_BATCH)) == refuted
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["initial-weights", "gradients", "regularization", "inputs", "padding", "small-batches"]
+)
+def test_what_is_compared_shares_what_the_page_says(name: str) -> None:
+    """Examples, split, initial weights and batches of one seed, apart from what the claim changes."""
+    first: Trainer | None = None
+    for trial in {trial.name: trial for grid in CLAIMS[name].grids(True, 1) for trial in grid.trials()}.values():
+        one = trial.config
+        trainer = Trainer(one, prepare(one))
+        first = first or trainer
+        for part in ("train", "held_out"):
+            np.testing.assert_array_equal(getattr(trainer.data, part).targets, getattr(first.data, part).targets)
+        if one.batch == first.config.batch:
+            for step in (0, 1, 5000):
+                np.testing.assert_array_equal(trainer.batches[step].targets, first.batches[step].targets)
+        for key, value in trainer.network.parameters.items():
+            layer, kind = key.rsplit(".", 1)
+            if layer.startswith("norm") or (layer == "output" and one.depth != first.config.depth):
+                continue
+            if (other := first.network.parameters.get(key)) is not None:
+                rows = min(len(value), len(other))  # of the positions
+                scaled = layer.startswith("linear") and kind == "weight"
+                factor = one.init_scale / first.config.init_scale if scaled else 1.0
+                np.testing.assert_allclose(value[:rows], other[:rows] * factor, rtol=1e-6)
+                assert np.ptp(value) > 0 or kind == "bias"
+
+
 def spoiled(result: Result) -> Result:
     """A training that diverged; another measure with null for every number, as the file of a trial has it for NaN."""
     if "curve" in result:

@@ -223,8 +223,8 @@ def change_plan(directory: Path, **entries: object) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"format": "truenorm-results-0"}, "the results are of another version of truenorm. Choose another --out."),
-        ({"truenorm": "0.0.1"}, "the results are of truenorm 0.0.1, this is {version}. Choose another --out."),
+        ({"format": "truenorm-results-0"}, "the results are of another version of truenorm. Choose another directory."),
+        ({"truenorm": "0.0.1"}, "the results are of truenorm 0.0.1, not of {version}. Choose another directory."),
         ({"grids": [{"measure": "train", "axes": {"no_option": [1]}}]}, "grid.json is damaged or of another version"),
         ({"grids": [{"measure": "nothing", "axes": {}}]}, "grid.json is damaged or of another version of truenorm."),
         ({"grids": 3}, "grid.json is damaged or of another version of truenorm."),

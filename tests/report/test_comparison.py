@@ -215,7 +215,7 @@ def test_many_settings_stay_below_3_mb(words: Path, tmp_path: Path, monkeypatch:
         (["."], "neither a training run nor the results of a comparison: it has no config.json and no grid.json."),
         (["none"], "neither a training run nor the results of a comparison: it does not exist."),
         (["file"], "Not a directory."),
-        (["other"], "the results are of another version of truenorm. Choose another --out."),
+        (["other"], "the results are of another version of truenorm. Choose another directory."),
         (
             ["claims"],
             "holds the results of truenorm claims, not of a comparison. Their page: truenorm claims --out claims "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -216,12 +217,37 @@ def test_names_from_files_are_text(folder: Path, tmp_path: Path) -> None:
     assert all(re.fullmatch(r"[\w.-]+", name) for name, _ in report.csv_files())
 
 
+@pytest.mark.parametrize("name", ["constructor", "toString", "__proto__", "hasOwnProperty"])
+def test_names_that_every_javascript_object_has_are_names_like_others(name: str, report: Report) -> None:
+    rows = [{"run": name, "step": step, "value": 1.0, "batch": 1.0, "running": 1.0} for step in (1, 2)]
+    line = dataclasses.replace(report.runs[0], name=name)
+    for chart in (
+        charts.lines(rows, [line], name),
+        charts.histograms([{"step": 1, "counts": [1] * 20}], line.color, name),
+        charts.batch_and_running(rows, line.color, name),
+        charts.losses([row | {"loss": 2.0, "held_out": 3.0} for row in rows], (), [line], charts.WIDE, "loss"),
+    ):
+        assert re.search(rf">{name} ?</text>", images.to_svg(chart, 1, ""))
+
+
 @given(lists(floats(allow_nan=False, allow_infinity=False) | sampled_from([0.0, 5e-324, 1e-300, 1.7e308, -1.7e308])))
 def test_every_finite_value_has_a_scale(values: list[float]) -> None:
     scale = scale_of(values)
     assert all(map(math.isfinite, [scale.low, scale.high, *scale.ticks]))
     assert scale.low < scale.high
     assert 1 < len(scale.ticks) < 12
+
+
+def test_losses_of_numbers_and_of_classes_are_not_put_side_by_side(tmp_path: Path) -> None:
+    for name, many in (("number", 40), ("class", 2)):
+        table = tmp_path / f"{name}.csv"
+        table.write_text("x,y\n" + "".join(f"{i % 9},{i % many}\n" for i in range(40)))
+        options = {"task": "table", "data": str(table), "target": "y", "steps": 3, "hidden": 2}
+        run.start(tmp_path / name, make_config(options), ignore_report, never)
+        assert "<svg" in Report.of([tmp_path / name]).html()
+    message = f"got numbers in {tmp_path}/number and classes in {tmp_path}/class, whose losses cannot be compared. "
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Report.of([tmp_path / "class", tmp_path / "number"])
 
 
 def test_a_loss_near_the_largest_number_is_drawn(folder: Path, tmp_path: Path) -> None:
@@ -269,6 +295,16 @@ def test_bad_input_is_one_line(
     assert printed.err.startswith(message)
     assert printed.err.count("\n") == 1
     assert sorted(Path().iterdir()) == before
+
+
+def test_control_characters_of_a_file_name_are_escaped(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as stop:
+        main(["report", "batch", "--out", "a\x1b[2Jb.html"])
+    assert not stop.value.code
+    assert capsys.readouterr().out.startswith("Written: a\\u001b[2Jb.html (")
 
 
 def test_the_style_knows_every_colour_of_the_charts() -> None:

@@ -11,22 +11,23 @@ from typing import Any
 
 import click
 import numpy as np
+from click.shell_completion import CompletionItem
 from rich.table import Table
 from rich.text import Text
 
 from truenorm.cli import Command
-from truenorm.cli.files import require_writable
-from truenorm.cli.signals import STOPPED
+from truenorm.cli.files import require_own, require_writable
+from truenorm.cli.signals import STOPPED, StopSignals
 from truenorm.cli.train import Directory
-from truenorm.cli.trials import NOT_BOTH, run_missing, show_failed, stop_signals, workers_for
+from truenorm.cli.trials import NOT_BOTH, run_missing, show_failed, workers_for
 from truenorm.cli.trials_progress import duration
 from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
 from truenorm.lab.blas import one_blas_thread
 from truenorm.lab.claims import CLAIMS
 from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, TrialResults, combined, headline
-from truenorm.lab.claims.document import document
-from truenorm.lab.claims.picture import picture
+from truenorm.lab.claims.document import HEADING, document
+from truenorm.lab.claims.picture import TITLE, picture
 from truenorm.lab.grid import Grid
 from truenorm.lab.results import GRID, Results, Session, make_plan, read_plan
 from truenorm.page import write_whole
@@ -35,13 +36,30 @@ STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow", "mixed"
 SEEDS, QUICK_SEEDS = 10, 5
 
 
+class _Names(click.ParamType[tuple[str, ...]]):
+    """Names of claims, separated by commas."""
+
+    name = "NAME,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        names = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else tuple(value)
+        for name in names:
+            if name not in CLAIMS:
+                self.fail(f"must be one or more of {', '.join(CLAIMS)}, got {name!r}.", param, ctx)
+        return names
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + name) for name in CLAIMS if name.startswith(last)]
+
+
 @click.command(
     cls=Command,
     epilog=f"""\b
 Examples:
   truenorm claims --list
   truenorm claims --quick
-  truenorm claims --only padding --only layer-norm
+  truenorm claims --only padding,layer-norm
   truenorm claims --write docs/claims.md
 
 A verdict about a statement depends on the interval, by Student's t, of the mean effect over the seeds. supported: the
@@ -53,7 +71,12 @@ Press Ctrl-C to stop: finished trials stay in --out, and the same command goes o
 """,
 )
 @click.option("--list", "as_list", is_flag=True, help="List the claims.")
-@click.option("--only", type=click.Choice(list(CLAIMS)), multiple=True, help="Only this claim. May be repeated.")
+@click.option(
+    "--only",
+    type=_Names(),
+    multiple=True,
+    help="Only these claims, separated by commas. May be repeated; --list shows the names.",
+)
 @click.option("--quick", is_flag=True, help="Shorter trainings and fewer settings: two minutes on two processors.")
 @click.option(
     "--seeds", type=click.IntRange(1, 1000), help=f"Number of seeds.  [default: {SEEDS}; --quick: {QUICK_SEEDS}]"
@@ -78,7 +101,7 @@ Press Ctrl-C to stop: finished trials stay in --out, and the same command goes o
 @one_blas_thread()
 def command(
     as_list: bool,
-    only: tuple[str, ...],
+    only: tuple[tuple[str, ...], ...],
     quick: bool,
     seeds: int | None,
     out: Path,
@@ -88,7 +111,8 @@ def command(
     write: Path | None,
 ) -> int:
     """Test what people say about normalization: each claim is an experiment with a measure, seeds and a verdict."""
-    claims = [CLAIMS[name] for name in dict.fromkeys(only or CLAIMS)]
+    chosen = dict.fromkeys(name for names in only for name in names)
+    claims = [CLAIMS[name] for name in chosen or CLAIMS]
     if as_list:
         for claim in claims:
             click.echo(f"{claim.name:16} {claim.text}")
@@ -100,8 +124,12 @@ def command(
             raise click.UsageError(
                 "--write: the name of a Markdown file, got one of a picture. Its picture is beside it."
             )
-        require_writable(write, "--write")
-        require_writable(write.with_suffix(".svg"), "--write")
+        for file, what, mark in (
+            (write, "a page about claims", HEADING),
+            (write.with_suffix(".svg"), "a picture of claims", TITLE),
+        ):
+            require_writable(file, "--write")
+            require_own(file, what, mark)
     count = seeds or (QUICK_SEEDS if quick else SEEDS)
     grids = {claim.name: list(claim.grids(quick, count)) for claim in claims}
     plan = make_plan([grid for some in grids.values() for grid in some])
@@ -111,11 +139,12 @@ def command(
         total = sum(1 for _ in results.trials())
         if len(missing) < total:
             click.echo(f"{total - len(missing):,} of {total:,} trials are there already.", err=True)
+        kept = f"Finished trials are in {printable(str(out))}; the same command goes on."
         try:
-            with stop_signals():
+            with StopSignals(f"Stopped within a trial. {kept}"):
                 run_missing(results, iter(missing), len(missing), pool)
         except KeyboardInterrupt:
-            click.echo(f"\nStopped. Finished trials are in {printable(str(out))}; the same command goes on.", err=True)
+            click.echo(f"\nStopped. {kept}", err=True)
             return STOPPED
         # One claim at a time: the curves of all trials together would take gigabytes with many seeds.
         findings = {claim.name: claim.judge(TrialResults(results.read(grids[claim.name]))) for claim in claims}
@@ -127,9 +156,9 @@ def command(
             show(claims, findings)
         code = show_failed(results, total, "the same command")
     if write is not None:
-        chosen = "".join(f" --only {name}" for name in only)
+        these = f" --only {','.join(chosen)}" if chosen else ""
         repeat = (
-            f"truenorm claims{' --quick' if quick else ''} --seeds {count}{chosen} --write {shlex.quote(str(write))}"
+            f"truenorm claims{' --quick' if quick else ''} --seeds {count}{these} --write {shlex.quote(str(write))}"
         )
         machine = (
             f"{_time_taken(seconds, sessions)} {platform.system()} {platform.machine()}, {os.cpu_count()} processors; "

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from truenorm.cli import Command
 from truenorm.cli import train as train_command
-from truenorm.cli.files import require_writable
-from truenorm.cli.signals import STOPPED
-from truenorm.cli.trials import NOT_BOTH, run_missing, show_failed, stop_signals, workers_for
+from truenorm.cli.files import require_own, require_writable
+from truenorm.cli.signals import STOPPED, StopSignals
+from truenorm.cli.trials import NOT_BOTH, run_missing, show_failed, workers_for
 from truenorm.cli.trials_progress import duration
 from truenorm.explanation.terminal import printable
 from truenorm.explanation.text import Screen
@@ -29,7 +29,7 @@ from truenorm.lab.estimate import estimate_seconds
 from truenorm.lab.executors import default_workers
 from truenorm.lab.grid import Grid, make_grid, parse_axis
 from truenorm.lab.results import Results, make_plan
-from truenorm.lab.summary import mean_and_std, summarize, write_csv
+from truenorm.lab.summary import COLUMNS, mean_and_std, summarize, write_csv
 from truenorm.lab.trial import Trial
 from truenorm.page import write_whole
 
@@ -121,14 +121,16 @@ def command(
         raise click.UsageError(NOT_BOTH)
     if csv_file is not None:
         require_writable(csv_file, "--csv")
+        require_own(csv_file, "a table of trials", ",".join(COLUMNS))
     if merge:
         if dry_run or out is None:
             raise click.UsageError("--merge: needs --out, and takes no --dry-run.")
         return _merge(out, merge, csv_file)
-    grid = _grid(given, seeds, out)
-    if dry_run:
-        _show_plan(grid, shard, workers or default_workers())
-        return 0
+    with StopSignals():  # cells are checked, and their steps are timed, in this process
+        grid = _grid(given, seeds, out)
+        if dry_run:
+            _show_plan(grid, shard, workers or default_workers())
+            return 0
     assert out is not None
     return _run(grid, out, shard, workers, dask, csv_file)
 
@@ -197,7 +199,7 @@ def _run(
             click.echo(f"{before:,} of {total:,} trials are there already.", err=True)
         missing = (trial for trial in _part(grid.trials(), shard) if trial.name not in finished)
         try:
-            with stop_signals():
+            with StopSignals(f"Stopped within a trial. To go on: {again}"):
                 run_missing(results, missing, total - before, pool)
         except KeyboardInterrupt:
             done = before + len(results.finished() - finished)

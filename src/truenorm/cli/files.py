@@ -19,10 +19,14 @@ def require_writable(file: Path, option: str) -> None:
         raise ValueError(f"{option}: a file that may be written, got {file}.")
 
 
-def require_report(file: Path) -> None:
-    """Raise if a file exists that is no report: it may be precious."""
+def require_own(file: Path, what: str, mark: str) -> None:
+    """Raise if a file exists without such a mark at its head: truenorm did not write it, and it may be precious."""
     if file.is_file():
         with file.open("rb") as opened:
             head = opened.read(1024)
-        if head and TITLE.encode() not in head:
-            raise FileExistsError(EEXIST, "exists and is not a report. Choose another name, or remove it", str(file))
+        if head and mark.encode() not in head:
+            raise FileExistsError(EEXIST, f"exists and is not {what}. Choose another name, or remove it", str(file))
+
+
+def require_report(file: Path) -> None:
+    require_own(file, "a report", TITLE)

@@ -10,6 +10,7 @@ import click
 
 from truenorm.cli import Command
 from truenorm.cli.browser import open_in_browser
+from truenorm.explanation.terminal import printable
 from truenorm.page import is_page, write
 
 NAME = "truenorm.html"
@@ -34,6 +35,6 @@ def command(path: str, no_open: bool) -> None:
             EEXIST, "exists and is not a page of truenorm. Choose another name, or remove it", str(target)
         )
     written = write(target)
-    click.echo(f"Written: {written} ({written.stat().st_size / 1000:.0f} kB, works offline)")
+    click.echo(f"Written: {printable(str(written))} ({written.stat().st_size / 1000:.0f} kB, works offline)")
     if not no_open:
         open_in_browser(written)

@@ -10,6 +10,7 @@ import click
 from truenorm.cli import Command
 from truenorm.cli.browser import open_in_browser
 from truenorm.cli.files import require_report
+from truenorm.explanation.terminal import printable
 from truenorm.page import write_whole
 from truenorm.report.html import to_bytes
 from truenorm.report.kinds import report_of
@@ -54,7 +55,7 @@ def command(runs: tuple[Path, ...], out: Path, png: bool, svg: bool, csv: bool, 
     require_report(out)
     html = to_bytes(report.html())
     write_whole(out, html)
-    click.echo(f"Written: {out} ({len(html) / 1000:.0f} kB, works offline)")
+    click.echo(f"Written: {printable(str(out))} ({len(html) / 1000:.0f} kB, works offline)")
     folder = out.with_name(f"{out.stem}-files")
     contents = [
         *(report.image_files("png") if png else ()),
@@ -65,6 +66,6 @@ def command(runs: tuple[Path, ...], out: Path, png: bool, svg: bool, csv: bool, 
         folder.mkdir(exist_ok=True)
         for name, content in contents:
             write_whole(folder / name, content)
-        click.echo(f"Written: {len(contents)} files in {folder}")
+        click.echo(f"Written: {len(contents)} files in {printable(str(folder))}")
     if open_it:
         open_in_browser(out)

@@ -1,4 +1,4 @@
-"""Signals that stop a run: it is saved between two steps, and no step is waited for longer than a second."""
+"""Signals that stop a run or trials: what is finished is kept, and nothing is waited for longer than a second."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from typing import Any, Self
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS = 0.8  # that a step may take until its end
 STOPPED = 130  # exit code
+INTERRUPTED = "truenorm: interrupted."
 
 
 class StopSignals:
-    """Says whether Ctrl-C, SIGTERM or SIGHUP asked the run to stop.
+    """Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, or say that the run should stop.
 
-    Before `expect_steps`, there is nothing to save: a signal raises KeyboardInterrupt. After it, the run asks between
-    steps whether to stop. Python runs signal handlers in the main thread, and not while a NumPy function computes. So a
-    second thread ends the process if nobody asked for SECONDS: then the run continues from its last checkpoint.
+    They raise it where nothing has to be saved: in trials, whose files are whole, and in a run before `expect_steps`.
+    After that the run asks between steps whether to stop. Python runs signal handlers in the main thread, and not while
+    a NumPy function computes. So a second thread ends the process, with the message, if for SECONDS nothing was raised
+    and nobody asked: then the run continues from its last checkpoint.
 
     A second signal interrupts, also while the run is saved. Signals of the first second count as one: a terminal and a
     program that forwards signals may both send one.
     """
 
-    def __init__(self, message: str) -> None:
-        self._message = message  # to print if the process is ended within a step
+    def __init__(self, message: str = INTERRUPTED) -> None:
+        self._message = message  # to print if this ends the process
         self._asked = False  # to stop after the current step
         self._ignored_until = -math.inf
         self._steps = False
@@ -60,9 +62,9 @@ class StopSignals:
         self._thread.join()
         os.close(self._reader)
 
-    def expect_steps(self) -> None:
-        """From now on the run asks between steps whether to stop."""
-        self._steps = True
+    def expect_steps(self, message: str) -> None:
+        """From now on the run asks between steps whether to stop. message: to print if a step takes too long."""
+        self._message, self._steps = message, True
 
     def should_stop(self) -> bool:
         if not self._asked:
@@ -76,6 +78,7 @@ class StopSignals:
             return
         self._ignored_until = now + 1
         if self._asked or not self._steps:
+            self._noticed.set()
             raise KeyboardInterrupt
         self._asked = True
 
@@ -88,7 +91,6 @@ class StopSignals:
         if not self._noticed.wait(SECONDS):
             if sys.stderr is not None:
                 show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
-                message = self._message if self._steps else "truenorm: interrupted."
-                sys.stderr.write(f"{show_cursor}\n{message}\n")
+                sys.stderr.write(f"{show_cursor}\n{self._message}\n")
                 sys.stderr.flush()
             os._exit(STOPPED)

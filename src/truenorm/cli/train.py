@@ -152,11 +152,11 @@ def command(out: Path, resume: bool, extend: int | None, watch: bool, **options:
         )
     config = run.read_config(out) if resume or extend else _config(given)
     again = f"truenorm train --resume --out {printable(shlex.quote(str(out)))}"
-    stop = StopSignals(f"Stopped within a step. To continue from the last checkpoint: {again}")
+    stop = StopSignals()
 
     def on_start(data: TaskData) -> None:
         click.echo(f"{data.summary()}.", err=True)
-        stop.expect_steps()
+        stop.expect_steps(f"Stopped within a step. To continue from the last checkpoint: {again}")
 
     try:
         with stop, (watched if watch else progress)(config.steps + (extend or 0)) as on_report:
@@ -198,16 +198,22 @@ def show_result(result: run.Report, out: Path, config: Config) -> None:
     if baseline["beaten"]:
         click.echo(f"baseline: loss {baseline['loss']:.4f} (held out, always predicting {constant})")
     else:
-        click.echo(
-            f"No better than always predicting {constant} (held-out loss {baseline['loss']:.4f}). "
-            "Try a lower --lr, --norm batch, another --init-scale, or more --steps."
-        )
+        guessing = f"{constant} (held-out loss {baseline['loss']:.4f})"
+        click.echo(f"No better than always predicting {guessing}. {_advice(result, config)}")
     click.echo(f"{result['steps']} steps, {result['parameters']} parameters. Saved in {printable(str(out))}.")
     directory = printable(shlex.quote(str(out)))
     click.echo(f"To see the run: truenorm report {directory}")
     if baseline["beaten"]:  # what a network says that has learned nothing would only mislead
         use = "To generate words: truenorm sample" if config.task == "words" else "To use it: truenorm predict"
         click.echo(f"{use} {directory}{'' if config.task == 'words' else ' FILE.csv'}")
+
+
+def _advice(result: run.Report, config: Config) -> str:
+    """What to try after a run that is no better than guessing."""
+    if result["train"]["loss"] < result["baseline"]["loss"]:
+        return "It has only learned the training examples: try more of them, fewer --steps, or --dropout 0.3."
+    norm = "" if config.norm == "batch" else "--norm batch, "
+    return f"Try a lower --lr, {norm}another --init-scale, or more --steps."
 
 
 class _StatusLine:

@@ -1,16 +1,12 @@
-"""What the commands that run trials share: workers, progress, signals, and what failed."""
+"""What the commands that run trials share: workers, progress, and what failed."""
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 import click
 
-from truenorm.cli.signals import SIGNALS
 from truenorm.cli.trials_progress import trials_progress
 from truenorm.explanation.terminal import printable
 from truenorm.lab.dispatch import Handlers, run_all
@@ -61,27 +57,6 @@ def run_missing(results: Results, missing: Iterator[Trial], count: int, pool: Wo
             progress.say(message)
 
         run_all(missing, pool, Handlers(on_done, on_failed, on_event))
-
-
-@contextmanager
-def stop_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop the work as Ctrl-C does. While it is being stopped, further signals are ignored."""
-
-    def stop(_: int, __: FrameType | None) -> None:
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    if before[signal.SIGHUP] == signal.SIG_IGN:  # started by nohup
-        del before[signal.SIGHUP]
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def show_failed(results: Results, total: int, again: str) -> int:

@@ -37,10 +37,10 @@ class TrialsProgress:
 
 
 @contextmanager
-def trials_progress(count: int) -> Iterator[TrialsProgress]:
+def trials_progress(count: int, unit: str = "trials") -> Iterator[TrialsProgress]:
     if count and sys.stderr is not None and sys.stderr.isatty():
         console = Screen(stderr=True)
-        columns = (TextColumn("trials"), MofNCompleteColumn(), BarColumn(None if console.width >= 80 else 8))
+        columns = (TextColumn(unit), MofNCompleteColumn(), BarColumn(None if console.width >= 80 else 8))
         times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(compact=True))
         # The speed is that of the last two minutes: trials of different cells take different times.
         with Progress(*columns, *times, console=console, speed_estimate_period=120) as bar:
@@ -55,6 +55,6 @@ def trials_progress(count: int) -> Iterator[TrialsProgress]:
         if done * 10 // count > (done - 1) * 10 // count:
             left = (time.monotonic() - begin) / done * (count - done)
             time_left = f", about {duration(left)} left" if done < count else ""
-            click.echo(f"{done:,} of {count:,} trials{time_left}", err=True)
+            click.echo(f"{done:,} of {count:,} {unit}{time_left}", err=True)
 
     yield TrialsProgress(advance, lambda line: click.echo(printable(line), err=True))

@@ -159,7 +159,7 @@ def next_character_examples(words: Sequence[str], alphabet: Alphabet, block: int
 
 def padded_sequences(words: Sequence[str], targets: Sequence[int], alphabet: Alphabet, max_length: int) -> Examples:
     """Words as rows of `max_length` tokens, padded with 0 at the end."""
-    longest = max(map(len, words))
+    longest = max(map(len, words), default=0)
     if max_length < longest:
         raise ValueError(f"--max-length: at least {longest}, the length of the longest word, got {max_length}.")
     x = np.zeros((len(words), max_length), np.int64)

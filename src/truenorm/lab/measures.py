@@ -18,14 +18,13 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, FiniteFloat, ValidationError, model_validator
 
-from truenorm.core import norm as norms
+from truenorm.core import recipes
 from truenorm.engine import forward
 from truenorm.lab.config import Config
 from truenorm.lab.data import Examples
@@ -66,22 +65,12 @@ def train(config: Config) -> Result:
 
 
 def _training_result(trainer: Trainer, curve: dict[str, list[float]], diverged: int | None = None) -> Result:
-    data = trainer.data
     train = held_out = None
     if diverged is None:
-        train, held_out = asdict(trainer.evaluate(data.train)), asdict(trainer.evaluate(data.held_out))
-        if not math.isfinite(train["loss"] + held_out["loss"]):
+        train, held_out = trainer.evaluate(trainer.data.train), trainer.evaluate(trainer.data.held_out)
+        if not math.isfinite(train.loss + held_out.loss):
             diverged, train, held_out = trainer.step, None, None
-    baseline = data.baseline_loss()
-    return {
-        "diverged": diverged,
-        "steps": trainer.step,
-        "train": train,
-        "held_out": held_out,
-        "baseline": {"loss": baseline, "beaten": held_out is not None and held_out["loss"] < baseline},
-        "parameters": trainer.network.flat_parameters.size,
-        "curve": curve,
-    }
+    return {"diverged": diverged, **trainer.result(train, held_out), "curve": curve}
 
 
 # ---- gradients and inputs ----
@@ -231,7 +220,7 @@ def undo(config: Config) -> Result:
     """The largest error of a batch norm whose weight is the std and whose bias is the mean, relative to the values."""
     rng = np.random.default_rng(config.seed)
     x = rng.normal(rng.normal(0, 5, 12), rng.uniform(0.1, 5, 12), (64, 12))
-    norm = norms.batch()
+    norm = recipes.batch()
     y = forward(x, norm, weight=np.sqrt(x.var(0) + norm.eps), bias=x.mean(0)).y
     return {"error": float(np.abs(y - x).max() / np.abs(x).max())}
 

@@ -18,7 +18,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from truenorm.core import norm as norms
+from truenorm.core import recipes
+from truenorm.core.norm import Norm
 from truenorm.lab import memory
 from truenorm.lab.attention import SelfAttention
 from truenorm.lab.layers import (
@@ -131,24 +132,24 @@ class Network:
         return self.gradients
 
 
-def make_norm(config: ModelConfig, size: int) -> norms.Norm | None:
+def make_norm(config: ModelConfig, size: int) -> Norm | None:
     """The norm of this configuration for `size` features."""
     match config.norm:
         case "none":
             return None
         case "batch":
-            return norms.batch(ddof=config.ddof)
+            return recipes.batch(ddof=config.ddof)
         case "layer":
-            return norms.layer(ddof=config.ddof)
+            return recipes.layer(ddof=config.ddof)
         case "rms":
-            return norms.rms(eps=1e-5)
+            return recipes.rms(eps=1e-5)
         case "group":
             if size % config.groups or size == config.groups:
                 raise ValueError(
                     f"groups: must divide the {size} features into groups of two or more, got {config.groups}. "
                     "Choose another --groups or --hidden."
                 )
-            return norms.group(config.groups, ddof=config.ddof)
+            return recipes.group(config.groups, ddof=config.ddof)
 
 
 # ---- sizes ----

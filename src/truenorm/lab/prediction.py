@@ -2,7 +2,10 @@
 
     predictor = load_predictor(Path("runs/students"))
     predictor.columns                                    # the columns that it reads: ("cgpa", "iq")
-    predictor.predict(header, rows, "new.csv")           # a Prediction for each row
+    predictor.predict(header, rows, "new.csv")           # a RowPrediction for each row
+
+A row that cannot be predicted, such as a name with an unknown letter, has a problem instead of a value; the others are
+predicted as if it were not there. A file without the columns, or with rows of other sizes, is refused.
 
 The network comes from the last checkpoint, which also holds the alphabet, or the scales of the columns. The training
 data is not read.
@@ -25,20 +28,23 @@ from truenorm.lab.config import Config
 from truenorm.lab.data import Alphabet, Examples, padded_sequences
 from truenorm.lab.layers import ForwardContext
 from truenorm.lab.networks import Network, sequence_classifier, sequence_size, table_network, table_size
-from truenorm.lab.table import Columns, Row, numbers_of
+from truenorm.lab.table import Columns, Row, expected_instead, to_number
 from truenorm.lab.training import EVALUATION_BATCH, GENDERS, restore_network
 
 Array = NDArray[Any]
+Cells = Sequence[str]  # of one row, in the columns that a predictor reads
 NAME = "name"  # the column that --task gender reads
+MAX_SHOWN = 40  # characters of a cell in a problem
+NOT_FINITE = "inputs and outputs of the network that are finite, got NaN or inf"
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """One value for each row; for a classification also the probability of each class, (rows, classes)."""
+class RowPrediction:
+    """The prediction for a row, with the probability of each class of a classification; or the problem with the row."""
 
-    values: list[str]
-    classes: tuple[str, ...]
-    probabilities: Array | None
+    value: str = ""
+    probabilities: tuple[float, ...] = ()
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,10 @@ class Predictor(ABC):
 
     network: Network
     columns: tuple[str, ...]
+    classes: tuple[str, ...]  # none for a regression
 
     @ignore_floating_point_errors
-    def predict(self, header: Sequence[str], rows: Sequence[Row], name: str) -> Prediction:
+    def predict(self, header: Sequence[str], rows: Sequence[Row], name: str) -> list[RowPrediction]:
         """A prediction for each row. `name` is that of the file, for messages."""
         for column in self.columns:
             if header.count(column) != 1:
@@ -60,24 +67,44 @@ class Predictor(ABC):
                 raise ValueError(f"{name}: each row needs {len(header)} cells, got {len(cells)} in line {line}.")
         if not rows:
             raise ValueError(f"{name}: needs at least one row below the header, got none.")
-        examples = self.encode(header, rows, name)
-        parts = [
-            examples.select(np.arange(start, min(start + EVALUATION_BATCH, len(examples))))
-            for start in range(0, len(examples), EVALUATION_BATCH)
+        places = [header.index(column) for column in self.columns]
+        read = [[cells[place] for place in places] for _, cells in rows]
+        problems = [self.problem(cells) for cells in read]
+        found = iter(self._predict([cells for cells, problem in zip(read, problems, strict=True) if problem is None]))
+        return [next(found) if problem is None else RowPrediction(problem=problem) for problem in problems]
+
+    def _predict(self, rows: Sequence[Cells]) -> list[RowPrediction]:
+        """Predictions for rows without a problem."""
+        examples = self.encode(rows)
+        parts = [np.empty((0, self.network.parameters["output.bias"].size))]
+        for start in range(0, len(examples), EVALUATION_BATCH):
+            part = examples.select(np.arange(start, min(start + EVALUATION_BATCH, len(examples))))
+            parts.append(self.network.forward(part.x, ForwardContext(lengths=part.lengths)))
+        y = np.concatenate(parts)
+        finite = np.isfinite(np.hstack([examples.x, y])).all(axis=1, keepdims=True)[:, 0]
+        return [
+            one if usable else RowPrediction(problem=NOT_FINITE)
+            for one, usable in zip(self.decode(y), finite, strict=True)
         ]
-        y = np.concatenate([self.network.forward(one.x, ForwardContext(lengths=one.lengths)) for one in parts])
-        if not np.isfinite(y).all():
-            line = rows[int(np.argmin(np.isfinite(y).all(1)))][0]
-            raise ValueError(f"{name}: the outputs of the network must be finite, got NaN or inf for line {line}.")
-        return self.decode(y.astype(np.float64))
 
     @abstractmethod
-    def encode(self, header: Sequence[str], rows: Sequence[Row], name: str) -> Examples:
+    def problem(self, cells: Cells) -> str | None:
+        """What was expected of a row that cannot be predicted, and what it has."""
+
+    @abstractmethod
+    def encode(self, rows: Sequence[Cells]) -> Examples:
         """The inputs of the network, with targets that mean nothing."""
 
-    @abstractmethod
-    def decode(self, y: Array) -> Prediction:
-        """What the outputs of the network mean."""
+    def decode(self, y: Array) -> list[RowPrediction]:
+        """What the outputs of the network mean: logits of the classes."""
+        shifted = np.exp(y - y.max(1, keepdims=True))
+        probabilities = (shifted / shifted.sum(1, keepdims=True)).tolist()
+        chosen = [self.classes[i] for i in y.argmax(1)]
+        return [RowPrediction(value, tuple(shares)) for value, shares in zip(chosen, probabilities, strict=True)]
+
+
+def _shown(cell: str) -> str:
+    return repr(cell) if len(cell) <= MAX_SHOWN else f"{cell[:MAX_SHOWN]!r} ..."
 
 
 @dataclass(frozen=True)
@@ -85,19 +112,16 @@ class GenderPredictor(Predictor):
     alphabet: Alphabet
     max_length: int
 
-    def encode(self, header: Sequence[str], rows: Sequence[Row], name: str) -> Examples:
-        place = header.index(NAME)
-        names = [cells[place].lower() for _, cells in rows]
-        for (line, _), one in zip(rows, names, strict=True):
-            unknown = next((character for character in one if character not in self.alphabet.tokens), None)
-            if unknown is not None:
-                raise ValueError(f"{name}: names of the letters that the run has seen, got {one!r} in line {line}.")
-            if not 1 <= len(one) <= self.max_length:
-                raise ValueError(f"{name}: names of 1 to {self.max_length} letters, got {one!r} in line {line}.")
-        return padded_sequences(names, [0] * len(names), self.alphabet, self.max_length)
+    def problem(self, cells: Cells) -> str | None:
+        (name,) = cells
+        if any(character not in self.alphabet.tokens for character in name.lower()):
+            return f"names of the letters that the run has seen, got {_shown(name)}"
+        if not 1 <= len(name.lower()) <= self.max_length:
+            return f"names of 1 to {self.max_length} letters, got {_shown(name)}"
+        return None
 
-    def decode(self, y: Array) -> Prediction:
-        return _classes(y, GENDERS)
+    def encode(self, rows: Sequence[Cells]) -> Examples:
+        return padded_sequences([name.lower() for (name,) in rows], [0] * len(rows), self.alphabet, self.max_length)
 
 
 @dataclass(frozen=True)
@@ -105,20 +129,21 @@ class TablePredictor(Predictor):
     scales: Columns
     dtype: str
 
-    def encode(self, header: Sequence[str], rows: Sequence[Row], name: str) -> Examples:
-        x = self.scales.inputs(numbers_of(header, rows, self.columns, name), self.dtype)
-        return Examples(x, np.zeros(len(x)))
+    def problem(self, cells: Cells) -> str | None:
+        for column, cell in zip(self.columns, cells, strict=True):
+            if (expected := expected_instead(to_number(cell))) is not None:
+                return f"column {column!r} needs {expected}, got {_shown(cell)}"
+        return None
 
-    def decode(self, y: Array) -> Prediction:
-        if self.scales.classes is not None:
-            return _classes(y, self.scales.classes)
+    def encode(self, rows: Sequence[Cells]) -> Examples:
+        numbers = np.array([[to_number(cell) for cell in cells] for cells in rows]).reshape(-1, len(self.columns))
+        return Examples(self.scales.inputs(numbers, self.dtype), np.zeros(len(rows)))
+
+    def decode(self, y: Array) -> list[RowPrediction]:
+        if self.classes:
+            return super().decode(y)
         numbers = y[:, 0] * self.scales.target_std + self.scales.target_mean
-        return Prediction([f"{number:.6g}" for number in numbers], (), None)
-
-
-def _classes(logits: Array, classes: tuple[str, ...]) -> Prediction:
-    shifted = np.exp(logits - logits.max(1, keepdims=True))
-    return Prediction([classes[i] for i in logits.argmax(1)], classes, shifted / shifted.sum(1, keepdims=True))
+        return [RowPrediction(f"{number:.6g}") for number in numbers]
 
 
 def load_predictor(directory: Path) -> Predictor:
@@ -150,7 +175,7 @@ def _gender(config: Config, arrays: dict[str, Any], metadata: dict[str, Any]) ->
     memory.require("run", network=sequence_size(config.for_network(), **sizes).network_bytes)
     network = sequence_classifier(config.for_network(), np.random.default_rng(0), **sizes)
     restore_network(network, arrays, metadata)
-    return GenderPredictor(network, (NAME,), alphabet, len(positions))
+    return GenderPredictor(network, (NAME,), GENDERS, alphabet, len(positions))
 
 
 def _table(config: Config, columns: Columns, arrays: dict[str, Any], metadata: dict[str, Any]) -> Predictor:
@@ -158,4 +183,4 @@ def _table(config: Config, columns: Columns, arrays: dict[str, Any], metadata: d
     memory.require("run", network=table_size(config.for_network(), **sizes).network_bytes)
     network = table_network(config.for_network(), np.random.default_rng(0), **sizes)
     restore_network(network, arrays, metadata)
-    return TablePredictor(network, columns.names, columns, config.dtype)
+    return TablePredictor(network, columns.names, columns.classes or (), columns, config.dtype)

@@ -277,7 +277,7 @@ def _plan(files: RunDirectory) -> dict[str, Any]:
     except FileNotFoundError:
         raise ValueError(f"{files.path}: not a results directory, it has no {GRID}.") from None
     if not isinstance(plan, dict) or plan.get("format") != FORMAT:
-        raise ValueError(f"{files.path}: the results are of another version of truenorm. Choose another --out.")
+        raise ValueError(f"{files.path}: the results are of another version of truenorm. Choose another directory.")
     try:
         for grid in plan["grids"]:
             Grid.from_dict(grid)
@@ -306,8 +306,8 @@ def _check_version(directory: Path, found: Mapping[str, Any], plan: Mapping[str,
     """Raise if the trials may differ from those that this process would compute."""
     if found["truenorm"] != plan["truenorm"]:
         raise ValueError(
-            f"{directory}: the results are of truenorm {found['truenorm']}, this is {plan['truenorm']}. "
-            "Choose another --out."
+            f"{directory}: the results are of truenorm {found['truenorm']}, not of {plan['truenorm']}. "
+            "Choose another directory."
         )
     for source in found["data"].keys() & plan["data"].keys():
         if found["data"][source] != plan["data"][source]:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -330,14 +330,7 @@ def _train(
         trainer.evaluate(examples, on_batch=stop_if_asked) for examples in (trainer.data.train, trainer.data.held_out)
     )
     _check_finite(files, trainer, train.loss, held_out.loss)
-    baseline = trainer.data.baseline_loss()
-    result = {
-        "steps": trainer.step,
-        "train": asdict(train),
-        "held_out": asdict(held_out),
-        "baseline": {"loss": baseline, "beaten": held_out.loss < baseline},
-        "parameters": trainer.network.flat_parameters.size,
-    }
+    result = trainer.result(train, held_out)
     file = checkpoint.encode_json({"digest": checkpoint.NO_DIGEST, **result})
     files.write(RESULT, checkpoint.seal(file, _encoded(config)))
     return result

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat, model_validator
 
-from truenorm.core.norm import batch
+from truenorm.core.recipes import batch
 from truenorm.engine import measure, merge
 from truenorm.lab.text_file import csv_rows, read_text
 
@@ -69,12 +69,22 @@ def numbers_of(header: Sequence[str], rows: Sequence[Row], columns: Sequence[str
     places = [header.index(column) for column in columns]
     numbers = np.empty((len(rows), len(columns)))
     for row, (line, cells) in zip(numbers, rows, strict=True):
-        row[:] = values = [_number(cells[place]) for place in places]
+        row[:] = values = [to_number(cells[place]) for place in places]
         for column, value, place in zip(columns, values, places, strict=True):
-            if not -MAX_NUMBER <= value <= MAX_NUMBER:
-                expected = IN_RANGE if math.isfinite(value) else "finite numbers"
+            if (expected := expected_instead(value)) is not None:
                 raise _cell_error(name, line=line, name=column, expected=expected, got=cells[place])
     return numbers
+
+
+def expected_instead(value: float) -> str | None:
+    """What a column needs instead of this number; None if it can be used.
+
+    >>> expected_instead(1e200), expected_instead(math.nan), expected_instead(7.5)
+    ('numbers from -1e+150 to 1e+150', 'finite numbers', None)
+    """
+    if -MAX_NUMBER <= value <= MAX_NUMBER:
+        return None
+    return IN_RANGE if math.isfinite(value) else "finite numbers"
 
 
 def _cell_error(path: str, *, line: int, name: str, expected: str, got: str) -> ValueError:
@@ -85,7 +95,7 @@ def _targets(
     cells: list[tuple[int, str]], cell_error: Callable[..., ValueError]
 ) -> tuple[Array, tuple[str, ...] | None]:
     """The targets as numbers, or as class indices with the class names."""
-    numbers = np.array([_number(cell) for _, cell in cells])
+    numbers = np.array([to_number(cell) for _, cell in cells])
     numeric = np.isfinite(numbers)
     mostly_numeric = numeric.mean() > 0.5
     for (line, cell), is_numeric in zip(cells, numeric, strict=True):
@@ -117,7 +127,8 @@ def read_rows(text: str, name: str) -> tuple[list[str], list[Row]]:
     return lines[0][1], lines[1:]
 
 
-def _number(cell: str) -> float:
+def to_number(cell: str) -> float:
+    """The number in a cell; NaN if it is none."""
     try:
         return float(cell)
     except ValueError:

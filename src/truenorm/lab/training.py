@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -261,6 +261,17 @@ class Trainer:
             return Metrics(total / count, correct / count)
         std = 1.0 if self.data.columns is None else self.data.columns.target_std
         return Metrics(total / count, None, math.sqrt(total / count) * std)
+
+    def result(self, train: Metrics | None, held_out: Metrics | None) -> dict[str, Any]:
+        """How a training ended, as result.json and the file of a trial have it. Without metrics it diverged."""
+        baseline = self.data.baseline_loss()
+        return {
+            "steps": self.step,
+            "train": None if train is None else asdict(train),
+            "held_out": None if held_out is None else asdict(held_out),
+            "baseline": {"loss": baseline, "beaten": held_out is not None and held_out.loss < baseline},
+            "parameters": self.network.flat_parameters.size,
+        }
 
     def diagnostics(self) -> Diagnostics:
         """The diagnostics after the last step."""

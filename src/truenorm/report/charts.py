@@ -365,7 +365,9 @@ def finished(chart: Any, width: int, height: int, title: str | None = None) -> C
     """The layered chart in its size."""
     chart.width, chart.height = width, height
     if title is not None:
-        chart.title = title
+        # Vega looks up every text as the name of a signal, and finds "constructor", which every JavaScript object has.
+        # No such name ends with a space.
+        chart.title = f"{title} "
     layered: Chart = chart
     return layered
 

@@ -52,7 +52,7 @@ class ReportedRun:
 
 
 def read_runs(directories: Sequence[Path]) -> list[ReportedRun]:
-    """Read all runs. They must share a task: otherwise their losses could not be compared."""
+    """Read all runs. They must share a task and a kind of loss: otherwise their losses could not be compared."""
     if len(directories) > MAX_RUNS:
         raise ValueError(f"report: at most {MAX_RUNS} runs side by side, got {len(directories)}.")
     places = [directory.resolve() for directory in directories]
@@ -63,10 +63,24 @@ def read_runs(directories: Sequence[Path]) -> list[ReportedRun]:
     tasks = sorted({one.config.task for one in histories})
     if len(tasks) > 1:
         raise ValueError(f"report: runs of one --task, got {' and '.join(tasks)}. Write a report for each.")
+    kinds = {kind: one.directory for one in histories if (kind := _kind(one)) is not None}
+    if len(kinds) > 1:
+        numbers, classes = kinds["numbers"], kinds["classes"]
+        raise ValueError(
+            f"report: runs with one kind of target, got numbers in {numbers} and classes in {classes}, whose losses "
+            "cannot be compared. Write a report for each."
+        )
     return [
         ReportedRun(name, color, history, _samples(history))
         for name, color, history in zip(_names(places), COLORS, histories, strict=False)
     ]
+
+
+def _kind(history: History) -> str | None:
+    """Whether a run predicts numbers or classes: their losses are squared errors or nats. None: it recorded nothing."""
+    if any(one.rmse is not None for one in history.reports):
+        return "numbers"
+    return "classes" if any(one.accuracy is not None for one in history.reports) else None
 
 
 def _names(places: Sequence[Path]) -> list[str]:

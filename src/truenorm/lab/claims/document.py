@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from truenorm.lab.claims.claim import MIN_SEEDS, Claim, Finding, headline
 from truenorm.lab.grid import Grid
 
+HEADING = "# Claims about normalization, as experiments"
+
 
 def document(
     claims: Sequence[Claim],
@@ -23,18 +25,19 @@ def document(
     picture   the file name of the picture
     """
     parts = [
-        "# Claims about normalization, as experiments",
+        HEADING,
         "This page was written by one command. If it is interrupted and started again, it gives the same numbers.",
         f"    {command}",
         machine,
-        "Every statement has one effect for each seed; each claim says what it is. Trials of the same seed have the "
-        "same data, the same split and the same initial weights, and the same batches unless their size is what is "
-        "compared. "
-        "The interval is a confidence interval of the mean effect, by Student's t. Its level is 95% for a claim with "
-        "one statement and 1 - 0.05 / k for each of k statements, so that all intervals of a claim are right "
-        "together in 95% of such experiments. A statement is *supported* if the whole interval is where the "
-        "statement says, *refuted* if the whole interval is elsewhere, and *undecided* otherwise, or with fewer than "
-        f"{MIN_SEEDS} seeds.",
+        "Every statement has one effect for each seed; each claim says what it is: most are differences between "
+        "trainings, some are sizes. What is compared for a seed has the same examples, the same split into training "
+        "and held-out set, the same initial weights and the same batches, apart from what the claim changes: the size "
+        "of the batches, the number of layers, the scale of the weights (which multiplies them), the padding or the "
+        "scale of the inputs. The interval is a confidence interval of the mean effect, by Student's t. Its level is "
+        "95% for a claim with one statement and 1 - 0.05 / k for each of k statements, so that all intervals of a "
+        "claim are right together in 95% of such experiments. A statement is *supported* if the whole interval is "
+        "where the statement says, *refuted* if the whole interval is elsewhere, and *undecided* otherwise, or with "
+        f"fewer than {MIN_SEEDS} seeds.",
         "Some effects are known only within bounds, such as the steps of a training that never reached the loss. Then "
         "the interval goes from the lower end of the interval of the lower bounds to the upper end of that of the "
         "upper bounds. A seed without an effect is not left out: its bounds are infinite, and so is the interval. "

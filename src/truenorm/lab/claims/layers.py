@@ -44,7 +44,8 @@ GRADIENTS = Claim(
     "gradients",
     "Batch norm keeps gradients from vanishing and exploding.",
     f"The gradient of the loss at the first of {DEPTH} hidden layers with ReLU, divided by that at the last, before "
-    "the first step. The effect is by how many powers of ten this ratio is closer to 1 with batch norm; of the "
+    "the first step. (Tanh would make large gradients small again, as it saturates.) The effect is by how many powers "
+    "of ten this ratio is closer to 1 with batch norm; of the "
     f"statements about depth, how much larger that is than with {FEW} layers.",
     gradient_grids,
     (

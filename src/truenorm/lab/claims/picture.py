@@ -13,6 +13,7 @@ from truenorm.lab.claims.claim import Claim, Finding, combined
 
 WIDTH, LEFT, RIGHT = 760, 16, 640  # of the picture; where axes begin and end
 HEAD, ROW = 34, 48  # heights
+TITLE = "The interval of each statement, its mean effect (dot), 0 (line) and the threshold (dashed line)"
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #1b1f24; }
 .head { font-weight: 600; font-size: 13px; }
@@ -45,9 +46,8 @@ def picture(claims: Sequence[Claim], findings: Mapping[str, Sequence[Finding]]) 
             y += ROW
         y += 14
     body = "\n".join(parts)
-    title = "The interval of each statement, its mean effect (dot), 0 (line) and the threshold (dashed line)"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" role="img" aria-label="{title}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" role="img" aria-label="{TITLE}">\n'
         f"<style>{STYLE}</style>\n"
         f'<rect class="paper" width="{WIDTH}" height="{y}"/>\n{body}\n</svg>\n'
     )

@@ -225,8 +225,9 @@ INITIAL_WEIGHTS = Claim(
     "initial-weights",
     "Batch norm makes training less sensitive to the initial weights.",
     "The initial weights of the hidden layers are multiplied by 0.02 to 50. The sensitivity is the highest minus the "
-    f"lowest final held-out loss, in nats, all at the same learning rate. {CAPPED} A seed for which a setting learns "
-    "at no scale has no effect.",
+    f"lowest final held-out loss, in nats. {CAPPED} A seed for which a setting learns at no scale has no effect. The "
+    "learning rate is always 0.3: of those that the claim convergence tries, it gave both settings their lowest mean "
+    "final loss with weights of the usual size.",
     scale_grids,
     (
         Statement(
@@ -253,13 +254,12 @@ def gap(found: TrialResults, **options: Any) -> Effects:
     )
 
 
-def fits_better(found: TrialResults) -> Effects:
-    """How much lower the held-out loss is with batch norm alone than with nothing."""
-    return difference(*(capped_losses(found, norm=norm, dropout=0.0) for norm in ("none", "batch")))
-
-
 def narrower(than: dict[str, Any], setting: dict[str, Any]) -> Callable[[TrialResults], Effects]:
     return lambda found: difference(gap(found, **than), gap(found, **setting))
+
+
+def lower(than: dict[str, Any], setting: dict[str, Any]) -> Callable[[TrialResults], Effects]:
+    return lambda found: difference(capped_losses(found, **than), capped_losses(found, **setting))
 
 
 def regularization_grids(quick: bool, seeds: int) -> list[Grid]:
@@ -277,50 +277,36 @@ REGULARIZATION = Claim(
     "Batch norm regularizes, as dropout does.",
     "The gap: held-out loss minus training loss, both in evaluation mode, of a network with two layers of 64 units, "
     "for the table students (240 rows to train on). The effect is by how much the gap is narrower, in nats. A gap also "
-    "narrows if a network only fits worse: the effect of the last statement is by how much the held-out loss is lower.",
+    "narrows if a network only fits worse: the effect of the last five statements is by how much the held-out loss is "
+    f"lower. {CAPPED}",
     regularization_grids,
     (
-        Statement(
-            "Batch norm alone narrows the gap by more than 0.02 nats.",
-            narrower(NOTHING, BATCH_NORM),
-            "above",
-            0.02,
-            "nats",
+        *(
+            Statement(text, narrower(*compared), "above", threshold, "nats")
+            for text, compared, threshold in (
+                ("Batch norm alone narrows the gap by more than 0.02 nats.", (NOTHING, BATCH_NORM), 0.02),
+                ("Dropout alone narrows it by more than 0.02 nats.", (NOTHING, DROPOUT), 0.02),
+                ("Batch norm narrows it by more than 0.02 nats beside dropout, too.", (DROPOUT, BOTH), 0.02),
+                ("Dropout narrows it by more than 0.02 nats beside batch norm, too.", (BATCH_NORM, BOTH), 0.02),
+                (
+                    "Batch norm alone narrows it as much as dropout alone, or less by not more than 0.02 nats.",
+                    (DROPOUT, BATCH_NORM),
+                    -0.02,
+                ),
+            )
         ),
-        Statement(
-            "Dropout alone narrows it by more than 0.02 nats.",
-            narrower(NOTHING, DROPOUT),
-            "above",
-            0.02,
-            "nats",
-        ),
-        Statement(
-            "Batch norm narrows it by more than 0.02 nats beside dropout, too.",
-            narrower(DROPOUT, BOTH),
-            "above",
-            0.02,
-            "nats",
-        ),
-        Statement(
-            "Dropout narrows it by more than 0.02 nats beside batch norm, too.",
-            narrower(BATCH_NORM, BOTH),
-            "above",
-            0.02,
-            "nats",
-        ),
-        Statement(
-            "Batch norm alone narrows it as much as dropout alone, or less by not more than 0.02 nats.",
-            narrower(DROPOUT, BATCH_NORM),
-            "above",
-            -0.02,
-            "nats",
-        ),
-        Statement(
-            "Batch norm alone does not raise the held-out loss by more than 0.02 nats.",
-            fits_better,
-            "above",
-            -0.02,
-            "nats",
+        *(
+            Statement(text, lower(*compared), "above", -0.02, "nats")
+            for text, compared in (
+                ("Batch norm alone does not raise the held-out loss by more than 0.02 nats.", (NOTHING, BATCH_NORM)),
+                ("Dropout alone does not raise it by more than 0.02 nats.", (NOTHING, DROPOUT)),
+                ("Batch norm does not raise it by more than 0.02 nats beside dropout.", (DROPOUT, BOTH)),
+                ("Dropout does not raise it by more than 0.02 nats beside batch norm.", (BATCH_NORM, BOTH)),
+                (
+                    "With batch norm alone it is not higher than with dropout alone by more than 0.02 nats.",
+                    (DROPOUT, BATCH_NORM),
+                ),
+            )
         ),
     ),
 )
