@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backward_page import agrees, copied, entry, number, option, press, progress, snapshot, values
-from browser import DESKTOP, PHONE, Open, flushed, go_to, violations
+from browser import DESKTOP, PHONE, Open, flushed, go_to, settle, violations
 from numpy.testing import assert_allclose
 
 import truenorm as tn
@@ -411,3 +411,21 @@ def test_axe_finds_nothing_in_the_backward_pass(open_page: Open, scheme: str, vi
             go_to(page, fragment)
         assert violations(page) == ""
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+WIDE = """() => [...document.querySelectorAll("[role=tabpanel]:not([hidden]) math")]
+    .filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "following"), [("backward", "Next"), ("network", "Next ›")])
+def test_on_a_phone_every_formula_wraps(open_page: Open, part: str, following: str) -> None:
+    page = open_page(f"#part={part}", viewport=PHONE)
+    button = page.locator(f"#panel-{part}").get_by_role("button", name=following, exact=True)
+    for _ in range(50):
+        assert page.evaluate(WIDE) == []
+        if button.is_disabled():
+            return
+        button.click()
+        settle(page)
+    pytest.fail("the last step was not reached")

@@ -264,6 +264,26 @@ def test_the_browsers_back_leads_to_the_part_before(open_page: Open) -> None:
     assert page.evaluate("location.hash") == "#part=table&norm=layer&padding.length=6"
 
 
+BEYOND = """() => [...document.querySelectorAll("section:not([hidden]) *")].filter((one) => {
+    if (!(one instanceof HTMLElement) || !one.checkVisibility() || one.closest(".unseen")) return false;
+    if (one.matches(".box, .strips")) return one.scrollWidth > one.clientWidth;
+    return !one.closest(".box") && one.getBoundingClientRect().right > innerWidth;
+}).map((one) => `${one.className}: ${one.textContent}`)"""
+
+
+@pytest.mark.slow
+def test_on_screens_nothing_is_beyond_the_edge(open_page: Open) -> None:
+    page = open_page()
+    for part in PARTS:
+        go_to(page, f"#part={part}")
+        for width in (768, 1024, 1200, 1366, 1600):
+            page.set_viewport_size({"width": width, "height": 768})
+            settle(page)
+            assert page.evaluate(BEYOND) == [], (part, width)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (part, width)
+    page.set_viewport_size(DESKTOP)  # other tests use it, too
+
+
 A4 = {"width": 718, "height": 1047}  # inside of the margins
 CUT = """() => {
     const boxes = [...document.querySelectorAll("section:not([hidden]) :is(.box, .strips, .plane, .card, .slider)")];

@@ -6,12 +6,14 @@ import json
 import re
 import shlex
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
-from browser import DESKTOP, PHONE, SETTINGS, Open, Processor, flushed, go_to, new_page, violations
+from browser import DESKTOP, PHONE, SETTINGS, Open, Processor, flushed, go_to, new_page, settle, violations
+from live_scripts import LISTEN, WATCH
 
 from truenorm.cli import main
 
@@ -63,10 +65,13 @@ def test_by_keyboard_alone_both_train_step_by_step(open_page: Open) -> None:
     page = open_page(HERE + QUICK)
     wait_for_steps(page, 0, runs=2)
     assert steps(page) == [0, 0]
+    assert page.locator(".live .chart output").inner_text() == "0"
+    assert page.locator(".live .legend li").last.inner_text().split() == ["guessing", "2.303"]
     button(page, "Step").focus()
     page.keyboard.press("Enter")
     wait_for_steps(page, 1)
     assert steps(page) == [1, 1]
+    assert page.locator(".live .chart output").inner_text() == "1"
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")  # motion is not wanted here: a press trains a thousand steps, and shows their end
     wait_for_steps(page, 1001)
@@ -146,6 +151,38 @@ def test_what_cannot_be_used_is_said_where_it_happened_and_nothing_is_lost(open_
     wait_for_steps(page, 1)
 
 
+def test_a_sentence_stays_until_its_own_setting_is_mended(open_page: Open) -> None:
+    page = open_page(HERE + QUICK)
+    wait_for_steps(page, 0)
+
+    def enter(label: str, text: str) -> None:
+        live(page).get_by_label(label).fill(text)
+        live(page).get_by_label(label).press("Tab")
+        settle(page)
+
+    enter("Learning rate, A", "1e9")
+    enter("Learning rate, B", "abc")
+    wrong = "Learning rate: a number above 0 and at most 1000, got “{}”."
+    assert sentences(page) == [f"{wrong.format('1e9')} {wrong.format('abc')}"]
+    enter("Learning rate, B", "0.5")
+    enter("Dropout, A", "0.2")  # of the same run: what was typed stays
+    assert sentences(page) == [wrong.format("1e9")]
+    assert live(page).get_by_label("Learning rate, A").input_value() == "1e9"
+    enter("Learning rate, A", "0.5")
+    live(page).get_by_label("Norm, A").select_option("layer")
+    enter("Batch size, A", "1")
+    live(page).get_by_label("Norm, A").select_option("batch")
+    (said,) = sentences(page)
+    assert said.startswith("Batch size: at least 2 with batch norm")
+    assert "training.a=layer,before,0.5,1,1,1,0.2" in flushed(page)
+    enter("Batch size, A", "8")  # now it can be
+    assert sentences(page) == []
+    assert "training.a=batch,before,0.5,1,1,8,0.2" in flushed(page)
+    enter("Seed", "1.5")
+    go_to(page, f"{HERE}{QUICK}&training.seed=3")
+    assert sentences(page) == []
+
+
 def test_a_diverging_run_says_so_and_the_other_goes_on(open_page: Open) -> None:
     page = open_page(f"{HERE}{QUICK}&training.a=none,before,1000,1,1,32,0&training.b=layer,before,0.1,1,1,32,0")
     wait_for_steps(page, 0)
@@ -179,7 +216,15 @@ def test_a_link_reproduces_the_settings_and_nonsense_is_refused_in_words(open_pa
     texts = [view.locator(".live .sides").inner_text() + view.locator(".live .legend").inner_text() for view in views]
     assert texts[0] == texts[1]
     assert "B: RMS norm after tanh, learning rate 3, 2 layers" in texts[0]
-    for nonsense in ("a=batch", "a=batch,before,1e9,1,1,32,0", "b=group,before,1,1,1,32,0", "seed=-1", "words=one"):
+    for nonsense in (
+        "a=batch",
+        "a=batch,before,1e9,1,1,32,0",
+        "b=group,before,1,1,1,32,0",
+        "a=constructor,before,1,1,1,32,0",
+        "b=none,__proto__,1,1,1,32,0",
+        "seed=-1",
+        "words=one",
+    ):
         go_to(page, f"{HERE}&training.{nonsense}")
         said = page.locator("#notice").inner_text()
         assert said == f"Ignored in the address, as it cannot be read: training.{nonsense}."
@@ -308,6 +353,7 @@ def test_hundreds_of_steps_a_second_also_beside_other_work(open_page: Open) -> N
 def test_running_pausing_and_leaving(open_page: Open) -> None:
     page = open_page(HERE + QUICK, reduced_motion="no-preference")
     wait_for_steps(page, 0)
+    page.evaluate(LISTEN)
     button(page, "Run").click()
     wait_for_steps(page, 50)
     live(page).get_by_label("Learning rate, B").fill("0.1")
@@ -323,21 +369,15 @@ def test_running_pausing_and_leaving(open_page: Open) -> None:
     stopped = pause(page)
     page.wait_for_timeout(400)  # more than two drawings
     assert steps(page) == stopped
+    for asked in page.evaluate("[...asked.values()]"):  # never twice the same: each is reported
+        assert len(asked) > 2
+        assert all(one != other for one, other in pairwise(asked)), asked
     button(page, "Run").click()
     wait_for_steps(page, stopped[0] + 10)
     page.locator("#tab-table").click()
     page.wait_for_function("() => document.querySelector('.live .run').textContent === 'Run'")
     page.locator("#tab-training").click()
     assert button(page, "Run").is_visible()
-
-
-WATCH = """() => {
-    globalThis.seen = [];
-    const changes = { childList: true, characterData: true, subtree: true };
-    new MutationObserver(() => seen.push([
-        document.querySelector(".live .status").textContent, document.querySelector(".live .legend").textContent,
-    ])).observe(document.querySelector(".live"), changes);
-}"""
 
 
 def counts(text: str) -> list[int]:

@@ -250,6 +250,16 @@ def test_bad_input_is_answered_where_it_happened(open_page: Open) -> None:
     said = page.locator(".network-layer .problem").inner_text()
     assert said == "w\u2081 is not a number: \u201cNaN\u201d. It counts as 0 until that changes."
     assert weight.input_value() == "NaN"
+    for large in ("1e308", "1e999"):
+        weight.fill(large)
+        settle(page)
+        said = page.locator(".network-layer .problem").inner_text()
+        assert said == f"w\u2081 is too large to compute with: \u201c{large}\u201d. It counts as 0 until that changes."
+        assert "NaN" not in page.locator(".network-layer").inner_text()
+    weight.fill("-1e100")
+    settle(page)
+    assert page.locator(".network-layer .problem").is_hidden()
+    assert "NaN" not in page.locator(".network-layer").inner_text()
     weight.fill("1")
     settle(page)
     assert page.locator(".network-layer .problem").is_hidden()
@@ -284,6 +294,23 @@ def test_on_a_phone_the_whole_graph_is_in_sight(open_page: Open, size: str) -> N
     page.set_viewport_size(DESKTOP)
     page.wait_for_function("() => document.querySelectorAll('.network-graph svg text').length > 10")
     assert ["W2"] in page.evaluate(DRAWN)["shapes"]
+
+
+WIDTHS = (360, 768, 769, 1024, 1183, 1184, 1600)
+
+
+def test_the_graph_fits_every_width(open_page: Open) -> None:
+    page = open_page("#part=network&network.step=dC", viewport=PHONE)
+    for size in ("small", "notes"):
+        go_to(page, f"#part=network&network.size={size}&network.step=dC")
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 768})
+            settle(page)
+            drawn = page.evaluate(DRAWN)
+            assert (drawn["scrolls"], drawn["cut"], drawn["meet"]) == (False, [], 0), (size, width)
+            assert drawn["least"] >= 24, (size, width)
+            shapes = [one for one in drawn["shapes"] if len(one) > 1]
+            assert (drawn["labels"] > 10) == (width >= 1184) == (len(shapes) < 3), (size, width)
 
 
 # test_browser.py looks at the part as it opens, in these two views.

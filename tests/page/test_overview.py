@@ -66,6 +66,12 @@ def test_the_buttons_of_training_are_in_the_first_screen_of_a_phone(open_page: O
     assert graph["y"] < 640
 
 
+def test_the_last_tab_is_whole_on_a_phone(open_page: Open) -> None:
+    page = open_page("#part=training", viewport=PHONE)
+    left = "() => { const { scrollWidth, clientWidth, scrollLeft } = document.querySelector('.tabs');"
+    assert page.evaluate(f"{left} return scrollWidth - clientWidth - scrollLeft; }}") < 1
+
+
 def test_rows_are_called_what_they_are(open_page: Open) -> None:
     page = open_page("#part=table")
     for norm, words in (("batch", "Each row is an example"), ("instance", "A sample may have several rows")):
@@ -138,6 +144,29 @@ def test_data_are_in_the_first_screen(open_page: Open) -> None:
             tab = page.locator(f"#tab-{part}").bounding_box()
             assert 0 <= tab["x"] <= viewport["width"] - tab["width"], f"the tab of {part} is out of sight"
             assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], part
+
+
+OUTSIDE = """() => {
+    const frame = (one) => one.getBoundingClientRect();
+    const places = [...document.querySelectorAll(".overview :is(.place, .aside)")];
+    return places.flatMap((place) => [...place.querySelectorAll("b, small, .goal, .mini, .mini span, svg")]
+        .filter((one) => frame(one).left < frame(place).left + 2 || frame(one).right > frame(place).right - 2
+            || frame(one).top < frame(place).top || frame(one).bottom > frame(place).bottom
+            || one.scrollWidth > one.clientWidth + 1 && one.matches(".mini, .mini span"))
+        .map((one) => `${one.className}: ${one.textContent}`));
+}"""
+WIDE_NUMBERS = "x=-1.2345e-300,1e300,-7.77;3,4,-5;5,-1e300,0.00012"
+
+
+def test_the_drawing_holds_its_numbers_at_every_width(open_page: Open) -> None:
+    page = open_page("#part=overview", viewport=PHONE)
+    for state in ("", WIDE_NUMBERS):
+        go_to(page, f"#part=overview&{state}")
+        for width in (360, 768, 881, 1024, 1169, 1200, 1366, 1600):
+            page.set_viewport_size({"width": width, "height": 768})
+            settle(page)
+            assert page.evaluate(OUTSIDE) == [], (state, width)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (state, width)
 
 
 @pytest.mark.slow

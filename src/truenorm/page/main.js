@@ -131,14 +131,15 @@ function connectTabs(state) {
     list.addEventListener("scroll", () => fade(list), { passive: true });
     new ResizeObserver(() => fade(list)).observe(list);
     state.watch(["part"], () => {
-        const { offsetLeft, offsetWidth } = tabs[names.indexOf(state.get("part"))];
-        list.scrollLeft = offsetLeft - list.offsetLeft - (list.clientWidth - offsetWidth) / 2; // on a phone, in sight
         names.forEach((name, place) => {
             const shown = name === state.get("part");
             tabs[place].setAttribute("aria-selected", String(shown));
             tabs[place].tabIndex = shown ? 0 : -1;
             document.getElementById(`panel-${name}`).hidden = !shown;
         });
+        // On a phone, in sight. It is bold now, which makes it wider.
+        const { offsetLeft, offsetWidth } = tabs[names.indexOf(state.get("part"))];
+        list.scrollLeft = offsetLeft - list.offsetLeft - (list.clientWidth - offsetWidth) / 2;
     });
 }
 

@@ -220,10 +220,13 @@ interface MatrixUpdate {
     step: NetworkStep; labels: NetworkLabels; chosen: Point; texts: ((value: number) => string) | null;
     marked?: ((row: number) => string) | null;
 }
-/** Left edge, top and width of each node; how tall nodes are, and what of it the picture does not get. */
+/**
+ * Left edge, top and width of each node; how tall nodes are, and what of it the picture does not get; the size of the
+ * whole at least, and its largest width.
+ */
 interface GraphLayout {
-    nodes: Record<string, [left: number, top: number, width: number]>; tall: number; size: number[]; edge: number;
-    above: number; labelled: boolean;
+    nodes: Record<string, [left: number, top: number, width: number]>; tall: number; size: number[]; most: number;
+    edge: number; above: number; labelled: boolean;
 }
 type ValueReader = (name: string, i: number, j: number) => number;
 interface SumOfProducts { open?: string; terms: number[][]; close?: string }
@@ -256,7 +259,7 @@ interface RunReport {
 }
 interface ShownRun { setting: Setting; report: RunReport | null }
 interface LiveSide {
-    field: "training.a" | "training.b"; worker: Worker | null; run: number; busy: number;
+    field: "training.a" | "training.b"; worker: Worker | null; run: number; asked: number; busy: number;
     report: RunReport | null;
 }
 /** `advance` returns whether there is more to do. */

@@ -8,7 +8,7 @@ import { chosenInWords, chosenStatistic, reasonInWords } from "#backward/reasons
 import { ALL_STEPS, STEP_KEYS, inNumbers, numbersInGraph } from "#backward/steps.js";
 import { setInactive } from "#lib/controls.js";
 import { html } from "#lib/elements.js";
-import { formula, formulaPieces } from "#lib/formula.js";
+import { formulaLine, formulaPieces } from "#lib/formula.js";
 import { formatNumber } from "#lib/numbers.js";
 import { inSymbols } from "#lib/symbols.js";
 import { valueTable } from "#lib/tables.js";
@@ -144,7 +144,7 @@ function detailsOf(model, step) {
     const symbols = step.name === "dy" ? LOSSES[model.loss.kind].formula : step.symbols;
     const isValid = model.out.valid[model.row][model.column];
     return [
-        formula(symbols, { display: true }),
+        formulaLine(symbols),
         sums ? html("p", { class: "note" }, step.of === "columns" ? "Σ adds up the cells of a column."
             : `Σ adds up the cells that share one ${model.problem.norm.center ? "mean" : "spread"}.`) : null,
         html("p", { class: "backward-where" }, `With the numbers of ${where}:`),

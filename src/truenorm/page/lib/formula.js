@@ -19,7 +19,8 @@ const NUMBER = /(\d[\d.]*(?:e[+-]?\d+)?(?:×10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)
 const SIGN = /([+\-−=≈·,()/|²³Σ])/; // before names, as Σ is a letter, too
 const NAME = /(\p{L}[\p{L}\d]*(?:_[\p{L}\d]+)?)/u;
 const WORDS = /"([^"]*)"/;
-const LONG = 30; // characters above a bar that may not fit beside what comes before
+const LONG = 24; // characters that may not fit beside what comes before, or in one line of a phone
+const SHORT = 8; // characters before the first sign that stay with it
 const TOKEN = new RegExp(`\\s*(?:${[NUMBER, SIGN, NAME, WORDS].map((one) => one.source).join("|")})`, "uy");
 
 /**
@@ -38,55 +39,100 @@ export function formula(text, { display = false } = {}) {
 }
 
 /**
- * One formula in pieces, that go into the next line where there is no room, and scroll where even that is short.
+ * One formula in pieces, that go into the next line where there is no room, and scroll where even that is short. It
+ * also breaks before the signs of a piece; what is long in it is taken apart.
  * @type {(texts: string[]) => HTMLElement}
  */
 export function formulaPieces(texts) {
-    return html("div", { class: "formula-pieces" }, texts.map((text) => formula(text, { display: true })));
+    return html("div", { class: "formula-pieces" }, texts.flatMap(broken));
 }
 
 /**
- * The same in pieces, which go on in the next line where there is no room: it breaks before signs, and a long sum above
- * a bar is written in brackets instead.
+ * The same for one text.
  * @type {(text: string) => HTMLElement}
  */
 export function formulaLine(text) {
+    return html("div", { class: "formula" }, broken(text));
+}
+
+/**
+ * A formula as <math> elements, each of which may stand in a line of its own.
+ * @type {(text: string) => Element[]}
+ */
+function broken(text) {
     /** @type {Element[]} */
     let items = [];
     try {
-        items = [...readSum(tokens(text), true).children].flatMap(spread);
+        items = [...readSum(tokens(text), true).children]
+            .flatMap((item) => (item.localName === "mo" ? [breakable(item)] : opened(item)));
     } catch {
         items = [mathml("mtext", {}, text)];
     }
     /** @type {Element[][]} */
     const pieces = [[]];
     for (const item of items) {
-        const isFirstSign = pieces.length === 1 && pieces[0].length === 1 && item.textContent === "=";
+        const [first, ...more] = pieces[0];
+        const isFirstSign = first && pieces.length === 1 && more.length === 0 && "=≈".includes(item.textContent)
+            && lengthOf(first) < SHORT;
         if (item.getAttribute("data-break") === "true" && !isFirstSign) pieces.push([]);
         pieces.at(-1).push(item);
     }
-    return html("div", { class: "formula" }, pieces.map((piece) => {
+    return pieces.map((piece) => {
         const math = mathml("math", { display: "block" }, piece);
         watchWidth(math);
         return math;
-    }));
+    });
 }
 
 /**
- * What stands in a line of its own, taken apart: lines may break before its signs.
+ * What is long, taken apart: lines may break before its signs, and a fraction is written with a slash.
  * @type {(element: Element) => Element[]}
  */
-function spread(element) {
-    if (element.localName === "mo") {
-        element.setAttribute("data-break", "true");
-        element.setAttribute("form", "infix"); // at the start of a piece too
+function opened(element) {
+    if (lengthOf(element) < LONG || element.getAttribute("class") === "root") return [element];
+    if (element.localName === "mrow") {
+        return [...element.children].flatMap((child, i) => (child.localName !== "mo" ? opened(child)
+            : [i > 0 && "+−·".includes(child.textContent) ? breakable(child) : child]));
     }
-    if (element.localName !== "mfrac" || element.textContent.length < LONG) return [element];
+    if (element.localName !== "mfrac") return [element];
     const [above, below] = element.children;
-    const inside = above.getAttribute("class") === "root" ? [above] : [...above.children].flatMap(spread);
-    /** @type {(sign: string) => MathMLElement} */
-    const plain = (sign) => mathml("mo", { stretchy: "false" }, sign);
-    return [plain("("), ...inside, plain(")"), plain("/"), below];
+    return [...inBrackets(above, isSum(above)), breakable(plain("/")), ...inBrackets(below, isSeveral(below))];
+}
+
+/** @type {(element: Element, needed: boolean) => Element[]} */
+function inBrackets(element, needed) {
+    return needed ? [plain("("), ...opened(element), plain(")")] : opened(element);
+}
+
+/** @type {(element: Element) => boolean} */
+function isSum(element) {
+    if (element.localName !== "mrow") return false;
+    const [only, ...more] = element.children;
+    if (more.length === 0) return isSum(only);
+    return more.some(({ localName, textContent }) => localName === "mo" && "+−".includes(textContent));
+}
+
+/** @type {(element: Element) => boolean} */
+function isSeveral(element) {
+    if (element.localName !== "mrow" || element.hasAttribute("class")) return false;
+    return element.children.length > 1 || isSeveral(element.children[0]);
+}
+
+/** @type {(element: Element) => number} */
+function lengthOf(element) {
+    return element.textContent.replace(/\s/g, "").length;
+}
+
+/** @type {(sign: Element) => Element} */
+function breakable(sign) {
+    sign.setAttribute("data-break", "true");
+    sign.setAttribute("form", "infix"); // at the start of a piece too
+    return sign;
+}
+
+/** @type {(sign: string) => MathMLElement} */
+function plain(sign) {
+    return mathml("mo", { stretchy: "false" }, sign);
 }
 
 /**

@@ -6,7 +6,7 @@ A first layer of three nodes: two features, weights and biases that can be moved
 import { chooser } from "#lib/controls.js";
 import { html, putText, svg } from "#lib/elements.js";
 import { formulaPieces } from "#lib/formula.js";
-import { bracketedNumber, formatNumber, readNumber } from "#lib/numbers.js";
+import { bracketedNumber, formatNumber, isBeyondNumbers, readNumber } from "#lib/numbers.js";
 import { EXAMPLE } from "#lib/problem.js";
 import { choice, textRow } from "#lib/state.js";
 import { choiceTable, valueTable } from "#lib/tables.js";
@@ -19,6 +19,7 @@ const Z = ["z₁", "z₂", "z₃"];
 const NAMES = ["w₁", "w₂", "b₁", "w₃", "w₄", "b₂", "w₅", "w₆", "b₃"];
 // The one layer that gives the z of the lecture notes for rows 1, 2 and 4. None gives all five rows.
 const START = ["1", "2", "-1", "0.4", "0.8", "1.8", "0.4", "-0.2", "3.8"];
+const LARGEST = 1e100; // its square can be computed
 const NO_FIT = "No weights give all five: from row 2 to 4 to 5 only f₁ changes, 1 to 6 to 7, and a z₁ that is w₁ f₁ + "
     + "w₂ f₂ + b₁ would follow it in a straight line. The notes’ z₁ goes from 2 to 7 to 3.";
 
@@ -48,6 +49,23 @@ export function firstLayer(parameters) {
         parameters[3 * j] * f1 + parameters[3 * j + 1] * f2 + parameters[3 * j + 2]));
 }
 
+/**
+ * NaN where a text is not a number, or one that is too large.
+ * @type {(text: string) => number}
+ */
+function readParameter(text) {
+    const value = readNumber(text);
+    return Math.abs(value) <= LARGEST ? value : NaN;
+}
+
+/** @type {(name: string, text: string) => string} */
+function problemWith(name, text) {
+    if (!Number.isNaN(readParameter(text))) return "";
+    const isLarge = isBeyondNumbers(text) || !Number.isNaN(readNumber(text));
+    const problem = isLarge ? "too large to compute with" : "not a number";
+    return `${name} is ${problem}: ${quoted(text)}. It counts as 0 until that changes.`;
+}
+
 /** @type {(state: State) => HTMLElement} */
 export function firstLayerView(state) {
     const controls = NAMES.map((name, k) => parameterControl(state, name, k));
@@ -61,11 +79,10 @@ export function firstLayerView(state) {
     state.watch(["network.layer", "network.norm", "network.z"], () => {
         const texts = state.get("network.layer");
         controls.forEach(({ update }, k) => update(texts[k]));
-        const wrong = NAMES.filter((_, k) => Number.isNaN(readNumber(texts[k])));
-        problem.hidden = wrong.length === 0;
-        putText(problem, wrong.map((name) => `${name} is not a number: ${quoted(texts[NAMES.indexOf(name)])}. It `
-            + "counts as 0 until that changes.").join(" "));
-        const parameters = texts.map((text) => readNumber(text) || 0);
+        const problems = NAMES.map((name, k) => problemWith(name, texts[k])).filter(Boolean);
+        problem.hidden = problems.length === 0;
+        putText(problem, problems.join(" "));
+        const parameters = texts.map((text) => readParameter(text) || 0);
         const [row, column] = state.get("network.z").split(",").map((one) => Number(one) - 1);
         const x = firstLayer(parameters);
         const out = forward(x, describe(state.get("network.norm")));
@@ -120,7 +137,7 @@ function parameterControl(state, name, k) {
     /** @type {(now: string) => void} */
     function update(now) {
         if (text.value !== now) text.value = now;
-        const value = readNumber(now);
+        const value = readParameter(now);
         markWrong(text, Number.isNaN(value));
         range.value = String(value || 0);
     }

@@ -6,8 +6,8 @@ their numbers, and of their gradients once the backward pass has reached them.
     graph.update({ steps, at: "dHN" });
 
 One Tab stop; arrow keys move from node to node. The layer from left to right stands in the middle, its parameters
-above, the statistics of the norm below. On a phone the way turns down behind HZ and comes back, and shapes stand in the
-nodes. In between, the drawing scrolls to the chosen node.
+above, the statistics of the norm below. Where there is less room, shapes stand in the nodes; on a phone the way also
+turns down behind HZ and comes back. Each layout is stretched to the width that there is.
 */
 import { html, putText, scrollBox, setVariable, svg } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
@@ -30,11 +30,20 @@ const ON_A_PHONE = {
     HZ: [272, 60, 54], HA: [272, 120, 54], W2: [260, 240, 38], b2: [300, 240, 26], logits: [272, 180, 54],
     "Ŷ": [204, 180, 54], Y: [68, 180, 54], L: [136, 180, 54],
 };
-/** @type {Record<"wide" | "phone", GraphLayout>} */
-const LAYOUTS = {
-    wide: { nodes: NODES, tall: 54, size: [1098, 222], edge: 14, above: 28, labelled: true },
-    phone: { nodes: ON_A_PHONE, tall: 46, size: [326, 286], edge: 8, above: 30, labelled: false },
+/** @type {typeof NODES} */
+const ON_A_TABLET = {
+    C: [0, 72, 64], X: [80, 0, 64], E: [80, 72, 64], W1: [150, 0, 40], b1: [194, 0, 40], H0: [160, 72, 64],
+    "μ": [160, 144, 64], "σ²": [240, 144, 64], HN: [240, 72, 64], "γ": [310, 0, 40], "β": [354, 0, 40],
+    HZ: [320, 72, 64], HA: [400, 72, 64], W2: [470, 0, 40], b2: [514, 0, 40], logits: [480, 72, 64],
+    "Ŷ": [560, 72, 64], Y: [640, 0, 64], L: [640, 72, 64],
 };
+/** @type {Record<"wide" | "tablet" | "phone", GraphLayout>} */
+const LAYOUTS = {
+    wide: { nodes: NODES, tall: 54, size: [1098, 222], most: 1098, edge: 14, above: 28, labelled: true },
+    tablet: { nodes: ON_A_TABLET, tall: 52, size: [704, 196], most: 1098, edge: 8, above: 34, labelled: false },
+    phone: { nodes: ON_A_PHONE, tall: 46, size: [326, 286], most: 500, edge: 8, above: 30, labelled: false },
+};
+const MARGINS = 4; // of the box
 const EDGES = /** @type {[string, string][]} */ (("C>E X>E E>H0 W1>H0 b1>H0 H0>μ H0>σ² μ>σ² H0>HN μ>HN σ²>HN HN>HZ "
     + "γ>HZ β>HZ HZ>HA HA>logits W2>logits b2>logits logits>Ŷ Ŷ>L Y>L").split(" ").map((edge) => edge.split(">")));
 
@@ -64,7 +73,7 @@ function edgesOf({ name, part }) {
 /** @type {(options: { onchoose: (node: string) => void }) => View<{ steps: NetworkStep[]; at: string }>} */
 export function networkGraph({ onchoose }) {
     const names = Object.keys(NODES);
-    const narrow = matchMedia("screen and (max-width: 48rem)");
+    const [phone, tablet] = ["<= 48rem", "< 74rem"].map((most) => matchMedia(`screen and (width ${most})`));
     const edges = svg("svg", { "aria-hidden": "true" });
     const nodes = names.map((name) => drawnNode(name, () => onchoose(name)));
     const plane = html("div", {
@@ -77,16 +86,21 @@ export function networkGraph({ onchoose }) {
     /** @type {{ steps: NetworkStep[]; at: string } | null} */
     let shown = null;
     arrange();
-    narrow.addEventListener("change", () => {
+    for (const query of [phone, tablet]) query.addEventListener("change", arrangeAnew);
+    new ResizeObserver(arrangeAnew).observe(box);
+
+    function arrangeAnew() {
+        const before = layout;
         arrange();
-        if (shown) update(shown);
-    });
+        if (shown && before.size.join() !== layout.size.join()) update(shown);
+    }
 
     function arrange() {
-        layout = narrow.matches ? LAYOUTS.phone : LAYOUTS.wide;
+        const name = phone.matches ? "phone" : tablet.matches ? "tablet" : "wide";
+        layout = stretched(LAYOUTS[name], box.clientWidth - MARGINS);
         const [wide, tall] = layout.size;
         edges.setAttribute("viewBox", `0 0 ${wide} ${tall}`);
-        plane.classList.toggle("phone", narrow.matches);
+        plane.className = `plane ${name}`;
         for (const [name, value] of Object.entries({ wide, tall, node: layout.tall })) {
             setVariable(plane, `--${name}`, value);
         }
@@ -145,6 +159,18 @@ export function networkGraph({ onchoose }) {
         revealed = chosen;
     }
     return { element: box, update };
+}
+
+/**
+ * The same layout, as wide as this if that is in its bounds.
+ * @type {(layout: GraphLayout, width: number) => GraphLayout}
+ */
+function stretched({ nodes, size: [least, tall], most, ...layout }, width) {
+    const wide = Math.min(Math.max(width, least), most);
+    /** @type {typeof NODES} */
+    const moved = Object.fromEntries(Object.entries(nodes).map(([name, [left, top, wideNode]]) =>
+        [name, [(left * wide) / least, top, (wideNode * wide) / least]]));
+    return { ...layout, nodes: moved, size: [wide, tall], most };
 }
 
 /**

@@ -56,12 +56,13 @@ function signed(terms) {
 }
 
 /**
- * What follows a sum stands right behind its last term.
+ * What follows a sum stands right behind its last term; what it is divided by may stand in the next line.
  * @type {(pieces: string[], close: string) => string[]}
  */
 function closed(pieces, close) {
     const last = (pieces.at(-1) ?? "0").replaceAll('"', "");
-    return close ? [...pieces.slice(0, -1), pieces.length > 1 ? `"${last}${close}"` : `${last}${close}`] : pieces;
+    if (!close || pieces.length === 1) return [...pieces.slice(0, -1), `${last}${close}`];
+    return [...pieces.slice(0, -1), ...`${last}${close}`.split(/ (?=\/)/).map((piece) => `"${piece}"`)];
 }
 
 /** @type {(count: number) => number[]} */

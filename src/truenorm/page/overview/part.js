@@ -123,12 +123,21 @@ function miniTable() {
         const cut = values.length > MOST.rows || (values[0]?.length ?? 0) > MOST.columns;
         element.replaceChildren(...heads, ...rows.flat().map((value) => {
             const cell = html("span", { class: value < 0 ? "minus" : "plus" },
-                Number.isFinite(value) ? formatNumber(value, 2) : "–");
+                Number.isFinite(value) ? shortNumber(value) : "–");
             cell.style.setProperty("--bar", String(Number.isFinite(value) ? value / largest : 0));
             return cell;
         }), ...(cut ? [html("i", {}, "…")] : []));
     }
     return { element, show };
+}
+
+/**
+ * Two digits, in at most seven characters: −1e−300.
+ * @type {(value: number) => string}
+ */
+function shortNumber(value) {
+    const text = formatNumber(value, 2);
+    return text.length <= 6 ? text : value.toExponential(0).replace("+", "").replaceAll("-", "−");
 }
 
 /** Two inputs, three nodes, and a line for each of the six weights w. */

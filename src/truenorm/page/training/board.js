@@ -11,21 +11,23 @@ import { settingInWords } from "#training/settings.js";
 /** @type {Look[]} */
 const LOOKS = [{ hue: 0, dash: 0, shape: 0 }, { hue: 1, dash: 1, shape: 1 }];
 const GUESSING = { hue: 4, dash: 5, shape: 5, thin: true };
+const FRAME = { x: 20, y: [2, 4] }; // at least: few steps should not look like many
 const GRADIENTS = [-7, 1]; // powers of ten from the left to the right of a bar
 
 /** @type {() => { element: HTMLElement; loss: HTMLElement; update(runs: ShownRun[]): void }} */
 export function boardView() {
     const chart = lineChart({ title: "Loss", xLabel: "step", yLabel: "loss", height: 330 });
     const sides = LOOKS.map((look, i) => sideView(look, "AB"[i]));
-    chart.update({ logarithmic: true, frame: { x: 20, y: [2, 4] } });
+    chart.update({ logarithmic: true, frame: FRAME });
 
     /** @type {(runs: ShownRun[]) => void} */
     function update(runs) {
         const known = runs.flatMap(({ report }, i) => (report ? [{ report, name: "AB"[i], look: LOOKS[i] }] : []));
-        const last = Math.max(...known.map(({ report }) => report.step), 1);
+        const last = Math.max(...known.map(({ report }) => report.step), FRAME.x);
+        const steps = known.flatMap(({ report }) => [...report.training, ...report.heldOut].map(([step]) => step));
         const guessing = Math.max(...known.map(({ report }) => report.guessing), 0);
         chart.update({
-            at: null,
+            at: null, places: steps, // guessing is the same at all of them, and beyond
             series: [
                 ...known.map(({ report, name, look }) => ({ name, points: report.training, ...look })),
                 ...known.map(({ report, name, look }) =>

@@ -1,7 +1,8 @@
 /*
 What the reader of live training may change: the settings of both runs, side by side, the seed, and the words.
 
-What cannot be used stays as it was typed, with one sentence below it; the run goes on with what it had.
+What cannot be used stays as it was typed, with one sentence below it; the run goes on with what it had. It is tried
+again when another setting of its run changes: batch norm that was refused for a batch of one.
 */
 import { uniqueId } from "#lib/controls.js";
 import { html, putText } from "#lib/elements.js";
@@ -12,25 +13,33 @@ const SIDES = /** @type {const} */ ([["A", "training.a"], ["B", "training.b"]]);
 
 /** @type {(state: State) => HTMLElement} */
 export function settingsForm(state) {
+    /** @type {Map<HTMLElement, () => void>[]} */
+    const refused = SIDES.map(() => new Map()); // controls that hold what cannot be used
     const rows = /** @type {(keyof Setting)[]} */ (Object.keys(SETTINGS)).map((name) => {
         const problem = sentence();
-        const fields = SIDES.map(([side, field]) => {
+        const fields = SIDES.map(([side, field], i) => {
             const { label, choices } = SETTINGS[name];
             const use = () => {
                 const { value, reason } = readSetting(name, control.value, state.get(field));
                 problem.say(control, reason);
-                if (!reason && value !== state.get(field)[name]) {
-                    state.set({ [field]: { ...state.get(field), [name]: value } });
-                }
+                if (reason) refused[i].set(control, use);
+                else refused[i].delete(control);
+                if (reason || value === state.get(field)[name]) return;
+                state.set({ [field]: { ...state.get(field), [name]: value } });
+                for (const tryAgain of [...refused[i].values()]) tryAgain();
             };
             const words = { "aria-label": `${label}, ${side}`, "aria-describedby": problem.id, onchange: use };
             /** @type {HTMLInputElement | HTMLSelectElement} */
             const control = choices
                 ? html("select", words, Object.entries(choices).map(([value, text]) => html("option", { value }, text)))
                 : html("input", { type: "text", inputmode: "decimal", ...words });
+            let last = "";
             state.watch([field], () => {
-                if (control.getAttribute("aria-invalid") && document.activeElement === control) return;
-                control.value = String(state.get(field)[name]);
+                const now = String(state.get(field)[name]);
+                const isWrong = readSetting(name, control.value, state.get(field)).reason !== undefined;
+                if (now === last && isWrong && refused[i].has(control)) return;
+                last = control.value = now;
+                refused[i].delete(control);
                 problem.say(control, "");
             });
             return control;
@@ -53,7 +62,10 @@ function seedRow(state) {
             if (!reason) state.set({ "training.seed": value });
         },
     });
-    state.watch(["training.seed"], () => (control.value = String(state.get("training.seed"))));
+    state.watch(["training.seed"], () => {
+        control.value = String(state.get("training.seed"));
+        problem.say(control, "");
+    });
     return [html("span", { class: "name" }, "Seed"), control, problem.element];
 }
 
@@ -82,19 +94,22 @@ export function wordsForm(state) {
 }
 
 /**
- * A place for one sentence about a control.
+ * A place for a sentence about each of the controls beside it.
  * @returns {{ id: string; element: HTMLElement; say(control: HTMLElement, reason?: string): void }}
  */
 function sentence() {
     const id = uniqueId();
     const element = html("p", { id, class: "problem", role: "alert", hidden: true });
+    /** @type {Map<HTMLElement, string>} */
+    const reasons = new Map();
     return {
         id, element,
         say(control, reason = "") {
             if (reason) control.setAttribute("aria-invalid", "true");
             else control.removeAttribute("aria-invalid");
-            putText(element, reason);
-            element.hidden = reason === "";
+            reasons.set(control, reason);
+            putText(element, [...new Set(reasons.values())].filter(Boolean).join(" "));
+            element.hidden = element.textContent === "";
         },
     };
 }

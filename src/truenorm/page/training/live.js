@@ -22,6 +22,7 @@ const BLOCK = 1000;
 const FOREVER = 1e12;
 const BEAT = 150; // milliseconds between two drawings, and those that a few steps should take
 const STILL = 1000; // the same where motion is not wanted
+const FEW = 16; // steps at a time, to begin with
 
 /** @type {(state: State) => void} */
 export function defineLive(state) {
@@ -41,12 +42,12 @@ export function liveTraining(state) {
     const status = html("p", { class: "status" });
     /** @type {LiveSide[]} */
     const sides = [
-        { field: "training.a", worker: null, run: 0, busy: 0, report: null },
-        { field: "training.b", worker: null, run: 0, busy: 0, report: null },
+        { field: "training.a", worker: null, run: 0, asked: 0, busy: 0, report: null },
+        { field: "training.b", worker: null, run: 0, asked: 0, busy: 0, report: null },
     ];
     let goal = 0; // the step to stop at; 0 while paused
     let next = 0; // the step that both are on their way to
-    let few = 16; // steps at a time: as many as take about a BEAT
+    let few = FEW; // steps at a time: as many as take about a BEAT
     let [began, planned] = [0, 0]; // when they did, and how many they are
     let pace = 0; // steps a millisecond
 
@@ -58,13 +59,21 @@ export function liveTraining(state) {
     const alive = () => sides.filter(({ report }) => report && !report.diverged);
     const stepsNow = () => alive().map(({ report }) => report.step);
 
-    /** The next few steps, for those that are not there yet. Asked again on the way, it changes nothing. */
+    /** The next few steps. */
     function advance() {
         const least = Math.min(...stepsNow());
-        const until = Math.min(goal, least + few);
-        if (until !== next) [began, planned] = [performance.now(), until - least];
-        next = until;
-        for (const { worker, report } of alive()) if (report.step < next) worker.postMessage({ until: next });
+        next = Math.min(goal, least + few);
+        [began, planned] = [performance.now(), next - least];
+        ask();
+    }
+
+    /** Those that are not there yet train until then. Asked twice for the same, a run would report twice. */
+    function ask() {
+        for (const side of alive()) {
+            if (side.report.step >= next || side.asked === next) continue;
+            side.asked = next;
+            side.worker.postMessage({ until: next });
+        }
     }
 
     /** A few steps took so long: more or fewer the next time. */
@@ -115,7 +124,7 @@ export function liveTraining(state) {
         if (state.get("part") !== "training") pause();
         if (goal === 0 || sides.some((one) => !one.report)) return draw();
         const least = Math.min(...stepsNow());
-        if (least < next) return advance(); // somebody began anew, or is still at it
+        if (least < next) return side.asked === 0 ? advance() : ask(); // it began anew; or the other is still at it
         if (next > 0) measure();
         if (least >= goal) finish();
         else advance();
@@ -145,7 +154,9 @@ export function liveTraining(state) {
     function start(side) {
         side.worker ??= workerFor(side);
         side.run += 1;
+        side.asked = 0;
         side.report = null;
+        few = FEW; // other settings may be much slower
         const words = readWordList(state.get("training.words")).value;
         const begin = { words, seed: state.get("training.seed"), setting: state.get(side.field) };
         side.worker.postMessage({ start: begin, run: side.run });

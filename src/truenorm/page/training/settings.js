@@ -34,7 +34,7 @@ export const SECOND = { ...FIRST, norm: "none" };
  */
 export function readSetting(name, text, setting) {
     const { label, choices, limits } = SETTINGS[name];
-    if (choices && !(text in choices)) return { reason: `${label}: ${Object.keys(choices).join(", ")}.` };
+    if (choices && !Object.hasOwn(choices, text)) return { reason: `${label}: ${Object.keys(choices).join(", ")}.` };
     /** @type {{ value?: any; reason?: string }} */
     const read = choices ? { value: text } : readLimited(label, limits, text);
     if (read.reason) return read;

@@ -12,14 +12,15 @@ const TURN = 20; // milliseconds of work between two looks at the messages
 let run = null;
 let [number, until, began, working] = [0, 0, 0, false];
 
-// A message to oneself comes back sooner than a timer, which browsers delay.
+// A message to oneself comes back sooner than a timer, which browsers delay. That of a run that was given up is
+// ignored: it would report the new run twice.
 const turns = new MessageChannel();
-turns.port1.onmessage = work;
+turns.port1.onmessage = (/** @type {MessageEvent} */ { data }) => data === number && work();
 
 function work() {
     working = run.advance(until, TURN);
     if (!working) report();
-    else turns.port2.postMessage(null);
+    else turns.port2.postMessage(number);
 }
 
 function report() {
@@ -29,7 +30,7 @@ function report() {
 
 globalThis.onmessage = (/** @type {MessageEvent} */ { data }) => {
     if (data.start) {
-        [run, number, until] = [createRun(data.start), data.run, 0];
+        [run, number, until, working] = [createRun(data.start), data.run, 0, false];
         report();
     } else {
         until = data.until;
