@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tools.faults import fuzzers
 from tools.faults.command import Ended
-from tools.faults.report import Counts, table, write
+from tools.faults.report import Counts, attacks_table, write_attacks, write_fuzzer
 
 ROOT = Path(__file__).resolve().parents[1]
 ATTACKS = ("kills", "signals", "disks", "outputs", "tampering", "races")
@@ -124,25 +124,29 @@ def test_tracebacks_are_noticed_also_after_the_end() -> None:
 def test_the_counts_are_written_into_a_page(tmp_path: Path) -> None:
     counts = {"kills": Counts(attempts=1500, failed=1), "races": Counts()}
     counts["kills"].problems["lost"] = 1
-    text = table(counts, {"hostile command lines": fuzzers.Fuzzed(2000, 3)})
-    assert text.splitlines() == [
+    attacks = attacks_table(counts)
+    assert attacks.splitlines() == [
         "| attack | attempts | survived | lost | outside | tracebacks | hangs | exits |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         "| kills | 1,500 | 1,499 | 1 | 0 | 0 | 0 | 0 |",
-        "",
-        "| fuzzer | cases | findings |",
-        "| --- | ---: | ---: |",
-        "| hostile command lines | 2,000 | 3 |",
     ]
+    assert attacks_table({"races": Counts()}) == ""
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- faults -->\nold\n<!-- /faults -->\nafter\n")
-    write(page, text)
-    assert page.read_text() == f"before\n<!-- faults -->\n{text}\n<!-- /faults -->\nafter\n"
+    heads = "| fuzzer | cases | findings | seed | revision |\n| --- | ---: | ---: | ---: | ---: |\n"
+    lines, calls = "| hostile command lines | 9 | 2 | 0 | 1a |\n", "| wrong calls | 7 | 0 | 0 | 1a |\n"
+    start = f"<!-- attacks -->\nold\n<!-- /attacks -->\n<!-- fuzzers -->\n{heads}"
+    page.write_text(f"{start}{lines}{calls}<!-- /fuzzers -->\nafter\n")
+    write_fuzzer(page, ["hostile command lines", "2,000", "3", "4", "2b"])
+    assert (
+        page.read_text() == f"{start}| hostile command lines | 2,000 | 3 | 4 | 2b |\n{calls}<!-- /fuzzers -->\nafter\n"
+    )
+    write_attacks(page, attacks, "Seed 0.")
+    assert page.read_text().startswith(f"<!-- attacks -->\n{attacks}\n\nSeed 0.\n<!-- /attacks -->\n<!-- fuzzers -->\n")
 
 
-def test_fuzzers_that_do_not_exist_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuzzers, "FUZZERS", {"missing": fuzzers.Fuzzer("tools.fuzz_missing", ())})
-    assert fuzzers.run(0) == {}
+def test_a_fuzzer_that_does_not_exist_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzzers, "FUZZERS", {"missing": fuzzers.Fuzzer("missing", "tools.fuzz_missing", ())})
+    assert fuzzers.run("missing", 0) is None
 
 
 def test_the_output_of_a_fuzzer_is_counted() -> None:

@@ -1,8 +1,8 @@
 """Random calls of the commands, with hostile files and arguments: each must compute, or end in one line.
 
-A failure is a call that shows a traceback or ends with another exit code than 0 or 2; that prints a control character;
-that warns; that takes too long; or that writes outside its directory. The commands run in this process, each in an
-empty directory with the files of its case. A case follows from the seed and its number alone.
+A failure is a call that shows a traceback or ends with another exit code than 0, 2 or 3; that prints a control
+character; that warns; that takes too long; or that writes outside its directory. The commands run in this process, each
+in an empty directory with the files of its case. A case follows from the seed and its number alone.
 
     python -m tools.fuzz_commands --seconds 60 --seed 1
     python -m tools.fuzz_commands --seed 1 --case 1234        that case, with its files, output and traceback
@@ -23,7 +23,7 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -48,7 +48,9 @@ class Case:
     stdin: bytes = b""
     steps_before: int = 0  # of a run in the directory "run"; 0: there is none
     state_seed: int | None = None
-    damaged_file: str | None = None
+    damaged_file: str | None = None  # a pattern: the first file in "run" that it names
+    damage_seed: int = 0
+    before: tuple[str, ...] = ()  # a call that makes the directory "run"
 
 
 # ---- cases ----
@@ -89,7 +91,8 @@ NAMED: dict[str, tuple[str, ...]] = {
 
 def make(seed: int, case: int) -> Case:
     rng = random.Random(f"{seed} {case}")
-    (kind,) = rng.choices((explain_case, train_case, run_case, page_case, plain_case), weights=(50, 20, 25, 2, 3))
+    kinds = {explain_case: 42, train_case: 17, run_case: 20, predict_case: 6, grid_case: 4, results_case: 6}
+    (kind,) = rng.choices([*kinds, page_case, plain_case], weights=[*kinds.values(), 2, 3])
     return kind(rng)
 
 
@@ -142,7 +145,54 @@ def run_case(rng: random.Random) -> Case:
         steps_before=rng.choice((3, 60)),
         state_seed=rng.randrange(2**32) if change == "state" else None,
         damaged_file=rng.choice(RUN_FILES) if change == "file" else None,
+        damage_seed=rng.randrange(2**32),
     )
+
+
+def predict_case(rng: random.Random) -> Case:
+    """`predict` with a table of somebody else, or with a run of somebody else."""
+    rows = "".join(f"{rng.gauss(0, 3):.3g},{rng.gauss(0, 3):.3g},{i % 2}\n" for i in range(8))
+    nearly_right = "".join(f"{number(rng)},{rng.gauss(0, 3):.3g}\n" for _ in range(6))
+    file = csv_file(rng) if rng.random() < 0.5 else f"a,b\n{nearly_right}".encode()
+    return Case(
+        ("predict", "run", rng.choice(("table.csv", "-"))),
+        {"train.csv": f"a,b,y\n{rows}".encode(), "table.csv": file},
+        file,
+        damaged_file=rng.choice(RUN_FILES) if rng.random() < 0.2 else None,
+        damage_seed=rng.randrange(2**32),
+        before=("train", "--task", "table", "--data", "train.csv", "--target", "y", "--steps", "3", "--out", "run"),
+    )
+
+
+def grid_case(rng: random.Random) -> Case:
+    """`compare` with options without sense. Two values of some come from the same places as one."""
+    options = options_of(rng, (*SIZES, *RATES, "--norm", "--norm-at", "--activation", "--optimizer"), 3)
+    values = [f"{one},{number(rng)}" if not one.startswith("--") and rng.random() < 0.3 else one for one in options]
+    more = options_of(rng, ("--seeds", "--shard", "--csv"), 1) if rng.random() < 0.3 else ["--seeds", "2"]
+    where = rng.choice((["--dry-run"], ["--out", "new"]))
+    sizes = ["--data", "words.txt", "--hidden", "8", "--steps", "1,2", "--workers", "1"]
+    return Case(("compare", *sizes, *values, *more, *where), {"words.txt": word_file(rng)})
+
+
+def results_case(rng: random.Random) -> Case:
+    """`compare`, `claims` and `report` on the results of somebody else."""
+    small = ("--data", "words.txt", "--hidden", "4", "--steps", "2", "--seeds", "2", "--norm", "none,batch")
+    compare = ("compare", *small, "--workers", "1", "--out", "run")
+    claims = ("claims", "--only", "undo", "--seeds", "2", "--workers", "1", "--out", "run")
+    before, arguments, plan = rng.choice(
+        (
+            (compare, compare, False),
+            (compare, ("compare", "--merge", "run", "--out", "new"), True),
+            (compare, ("compare", "--merge", "run", "--out", "new", "--csv", "new.csv"), True),
+            (claims, (*claims, "--json"), False),
+            (claims, ("compare", "--out", "run"), True),
+            (compare, ("report", "run", "--out", "new.html"), True),
+        )
+    )
+    # A plan of somebody else may be valid and take hours: it is not run.
+    files = ("machine.json", "trial-*.json", *(("grid.json",) * 2 if plan else ()))
+    damage = {"damaged_file": rng.choice(files), "damage_seed": rng.randrange(2**32)}
+    return Case(arguments, {"words.txt": words(rng, 12)}, before=before, **damage)
 
 
 def page_case(rng: random.Random) -> Case:
@@ -167,7 +217,7 @@ def plain_case(rng: random.Random) -> Case:
         "table.csv",
     )
     arguments = rng.choices(pieces, k=rng.randint(0, 4))
-    if arguments and arguments[0] in ("demo", "env", "page"):  # slow, or writes a page into the directory above
+    if arguments and arguments[0] in ("claims", "demo", "env", "page"):  # slow, or writes into the directory above
         arguments.insert(1, "--bogus")
     return Case(tuple(arguments), {"table.csv": csv_file(rng)})
 
@@ -246,7 +296,7 @@ def prepare(case: Case, directory: Path) -> None:
     """Write the files of a case."""
     for name, content in case.files.items():
         (directory / name).write_bytes(content)
-    if not case.steps_before:
+    if not case.steps_before and not case.before:
         return
     rng = random.Random(case.state_seed)
     original = Trainer.state
@@ -255,14 +305,14 @@ def prepare(case: Case, directory: Path) -> None:
         Trainer.state = lambda self: hostile_state(rng, *original(self))  # type: ignore[method-assign]
     stopped = ("train", "--data", "words.txt", "--hidden", "4", "--steps", str(case.steps_before), "--out", "run")
     try:
-        call(stopped, directory)
+        call(case.before or stopped, directory)
     finally:
         Trainer.state = original  # type: ignore[method-assign]
     result = directory / "run/result.json"
     if case.steps_before > 3 and case.damaged_file != result.name:
         result.unlink(missing_ok=True)  # as if the run had been killed before its end
-    if case.damaged_file is not None and (file := directory / "run" / case.damaged_file).exists():
-        content = file.read_bytes()
+    for file in sorted((directory / "run").glob(case.damaged_file))[:1] if case.damaged_file is not None else ():
+        content, rng = file.read_bytes(), random.Random(case.damage_seed)
         as_json = file.suffix == ".json" and rng.random() < 0.7
         file.write_bytes(hostile_json(rng, content) if as_json else damaged(rng, content))
 
@@ -271,7 +321,7 @@ def problem_of(ended: Ended) -> str | None:
     """What is wrong with how a call ended; None if nothing is."""
     if ended.escaped:
         return f"an exception reached the top:\n{ended.escaped}"
-    if ended.code not in (0, 2):
+    if ended.code not in (0, 2, 3):
         return f"exit code {ended.code}: {ended.err}"
     if "Traceback" in ended.err:
         return f"a traceback: {ended.err}"
@@ -292,7 +342,9 @@ def run_case_in(root: Path, case: Case, *, debug: bool = False) -> Ended:
     prepare(case, directory)
     if debug:
         print(f"{case}\n\n{sorted(str(one.relative_to(directory)) for one in directory.rglob('*'))}\n")
-    return call((*case.arguments, "--debug") if debug else case.arguments, directory, case.stdin)
+    ended = call((*case.arguments, "--debug") if debug else case.arguments, directory, case.stdin)
+    # What `predict` writes to a file is a copy of its input, with everything that is in it.
+    return replace(ended, out="") if case.arguments[:1] == ("predict",) else ended
 
 
 @contextlib.contextmanager

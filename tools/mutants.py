@@ -28,11 +28,10 @@ import hypothesis
 import numpy as np
 import pytest
 
-MODULES = ("moments", "inputs", "reference", "mask")
-TESTS = tuple(
-    f"test_{name}.py"
-    for name in ("errors_pattern", "errors_mask", "errors_moments", "oracle", "layout", "edges", "degenerate", "law")
-)
+MODULES = ("moments", "inputs", "reference", "mask", "lengths", "packed", "running", "layout")
+_NAMES = "errors_mask errors_pattern errors_moments along packed layout degenerate edges segments law oracle"
+TESTS = _NAMES.split()  # quick ones first
+TESTS_OF = {"running": ("running",)}  # of these modules, instead of TESTS
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = 2
 TIME_LIMIT = 5  # seconds of CPU time for one test: stops a mutant with an endless loop
@@ -42,6 +41,8 @@ MEMORY = 6 << 30  # bytes: stops a mutant that fills the memory
 _MEANS = "np.where(counts > 0, np.stack([part.mean for part in parts]), 0.0)"
 _SIZES = "np.where(weight != 0, np.abs(values), 0.0)"
 _SCALES = "np.where(largest > LARGE, SCALE, 1.0)"
+_SEVERAL = "mask_of_lengths(layout, counts) if several else None"
+_SORTED = "None if (np.diff(order) > 0).all() else order"
 _CENTERS = "np.where(rstd == 0, 0.0, moments.mean)"
 EQUIVALENT: dict[tuple[str, ...], str] = {
     ("moments", "merge", _MEANS, "np.stack([part.mean for part in parts])"): "values of weight 0 are not read",
@@ -64,6 +65,23 @@ EQUIVALENT: dict[tuple[str, ...], str] = {
     ),
     ("reference", "_xhat", _CENTERS, _CENTERS.replace("0.0", "1.0")): "multiplied by rstd, which is 0 there",
     ("mask", "unmasked"): "only the compiled kernels use it",
+    **{
+        ("mask", "mask_input", before, after): "one vector gives the same mask either way; the kernels read the vector"
+        for before, after in (
+            ("counts.ndim > 1", "counts.ndim >= 1"),
+            ("counts.ndim > 1", "counts.ndim > 0"),
+            (_SEVERAL, _SEVERAL.removesuffix(" if several else None")),
+            ("None if several else counts", "counts"),
+        )
+    },
+    **{
+        ("mask", "_mask_rows", before, after): "rows are put into the order that they have: a copy, and the same rows"
+        for before, after in (
+            (_SORTED, "order"),
+            ("np.diff(order) > 0", "np.diff(order) >= 0"),
+            ("np.diff(order) > 0", "np.diff(order) > 1"),
+        )
+    },
 }
 
 
@@ -237,7 +255,9 @@ def start(mutant: Mutant | None) -> int:
         options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
         options += ["-W", "ignore:Module already imported"]  # on purpose, above
         options += ["--rootdir", str(ROOT), "--hypothesis-profile=few", "--thin=17"]
-        status = pytest.main([*options, *(str(ROOT / "tests/core" / name) for name in TESTS)], plugins=[TimeLimit()])
+        names = TESTS if mutant is None else TESTS_OF.get(mutant.module, TESTS)
+        files = [str(ROOT / f"tests/core/test_{name}.py") for name in names]
+        status = pytest.main([*options, *files], plugins=[TimeLimit()])
     finally:
         sys.stdout.flush()
         os._exit(int(status))

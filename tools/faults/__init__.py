@@ -3,6 +3,7 @@
     python -m tools.faults --seconds 60                     all attacks in turn
     python -m tools.faults --kills 500 --signals 200        so many of these attacks
     python -m tools.faults --kills 1 --case 123             that case again
+    python -m tools.faults --fuzz calls                     one of the fuzzers that are counted beside the attacks
     python -m tools.faults ... --write docs/reliability.md  write the counts into this page
 
     command.py        start the command in a child process, disturb it at a chosen moment, and collect how it ended

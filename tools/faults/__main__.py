@@ -27,24 +27,45 @@ FULL = {"kills": 500, "signals": 200, "disks": 100, "outputs": 100, "tampering":
 @click.option("--outputs", type=int, default=0, help="How many outputs that fail.")
 @click.option("--tampering", type=int, default=0, help="How many tampered files.")
 @click.option("--races", type=int, default=0, help="How many races.")
-@click.option("--fuzz", is_flag=True, help="Run the fuzzers too.")
-@click.option("--full", is_flag=True, help="The numbers of docs/reliability.md, and the fuzzers.")
+@click.option(
+    "--fuzz",
+    "fuzzed",
+    type=click.Choice(list(fuzzers.FUZZERS)),
+    multiple=True,
+    help="Run this fuzzer. May be repeated.",
+)
+@click.option("--full", is_flag=True, help="The numbers of docs/reliability.md, and all fuzzers.")
 @click.option("--jobs", type=int, default=1, show_default=True, help="Processes that attack, with seeds that follow.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--case", type=int, default=0, show_default=True, help="Begin with the case of this number.")
-@click.option("--write", type=click.Path(exists=True, path_type=Path), help="Write the table into this page.")
+@click.option("--write", type=click.Path(exists=True, path_type=Path), help="Write what was run into this page.")
 def main(
-    seconds: float, fuzz: bool, full: bool, jobs: int, seed: int, case: int, write: Path | None, **wanted: int
+    seconds: float,
+    fuzzed: tuple[str, ...],
+    full: bool,
+    jobs: int,
+    seed: int,
+    case: int,
+    write: Path | None,
+    **wanted: int,
 ) -> None:
     """Attack the training command, and count what was lost."""
+    findings = 0
+    for name in fuzzers.FUZZERS if full else fuzzed:
+        if (found := fuzzers.run(name, seed)) is not None:
+            findings += found.findings
+            row = report.fuzzer_row(fuzzers.FUZZERS[name].title, found, seed)
+            click.echo(", ".join(row))
+            if write is not None:
+                report.write_fuzzer(write, row)
     start = time.monotonic()
-    fuzzed = fuzzers.run(seed) if fuzz or full else {}
     counts = attack_in_parallel(jobs, seconds, FULL if full else wanted, seed, case)
-    table = report.table(counts, fuzzed)
-    click.echo(table)
-    if write is not None:
-        report.write(write, f"{table}\n\n{report.caption(counts, range(seed, seed + jobs), time.monotonic() - start)}")
-    sys.exit(any(one.failed for one in counts.values()) or any(one.findings for one in fuzzed.values()))
+    if table := report.attacks_table(counts):
+        caption = report.caption(counts, range(seed, seed + jobs), time.monotonic() - start)
+        click.echo(f"{table}\n\n{caption}")
+        if write is not None:
+            report.write_attacks(write, table, caption)
+    sys.exit(any(one.failed for one in counts.values()) or bool(findings))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 CASES = r"([\d,]+) (?:cases|calls|inputs)\b"
 FINDINGS = r"(\d+) failures|(FINDING)"
+SHOWN = 20_000  # characters of the output of a fuzzer
 
 
 class Fuzzer(NamedTuple):
     """`python -m MODULE OPTIONS` prints "9 cases", "9 calls" or "9 inputs", and "0 failures" or "FINDING"."""
 
+    title: str
     module: str
     options: Sequence[str]
 
@@ -26,27 +28,26 @@ class Fuzzed(NamedTuple):
 
 
 FUZZERS = {
-    "reference, kernels and torch layers against each other": Fuzzer("tools.fuzz", ("--cases", "50000")),
-    "wrong calls of the kernels": Fuzzer("tools.fuzz", ("--kind", "calls", "--cases", "50000")),
-    "hostile command lines": Fuzzer("tools.fuzz_commands", ("--cases", "5000", "--seconds", "3600")),
-    "hostile text and files, coverage-guided": Fuzzer("tools.fuzz_readers", ("--seconds", "600")),
+    "results": Fuzzer("reference, kernels and torch layers against each other", "tools.fuzz", ("--cases", "50000")),
+    "calls": Fuzzer("wrong calls of the kernels", "tools.fuzz", ("--kind", "calls", "--cases", "50000")),
+    "commands": Fuzzer("hostile command lines", "tools.fuzz_commands", ("--cases", "5000", "--seconds", "3600")),
+    "readers": Fuzzer("hostile text and files, coverage-guided", "tools.fuzz_readers", ("--seconds", "600")),
 }
 
 
-def run(seed: int) -> dict[str, Fuzzed]:
-    """The counts of the fuzzers that are there and can run."""
-    found = {}
-    for name, fuzzer in FUZZERS.items():
-        if importlib.util.find_spec(fuzzer.module) is None:
-            continue
-        command = [sys.executable, "-m", fuzzer.module, *fuzzer.options, "--seed", str(seed)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, errors="replace", check=False)
-        counts = read_counts(done.stdout)
-        if not counts.cases or (done.returncode and not counts.findings):
-            print(f"{name}: not counted, exit code {done.returncode}: {done.stdout[-500:]}", file=sys.stderr)
-        if counts.cases:
-            found[name] = counts
-    return found
+def run(name: str, seed: int) -> Fuzzed | None:
+    """The counts of one fuzzer; None if it is not there or cannot run."""
+    title, module, options = FUZZERS[name]
+    if importlib.util.find_spec(module) is None:
+        return None
+    command = [sys.executable, "-m", module, *options, "--seed", str(seed)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, errors="replace", check=False)
+    counts = read_counts(done.stdout)
+    if counts.findings:  # with the commands that repeat them
+        print(f"{title}:\n{done.stdout[-SHOWN:]}", file=sys.stderr)
+    elif not counts.cases or done.returncode:
+        print(f"{title}: not counted, exit code {done.returncode}:\n{done.stdout[-SHOWN:]}", file=sys.stderr)
+    return counts if counts.cases else None
 
 
 def read_counts(text: str) -> Fuzzed:

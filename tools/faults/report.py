@@ -1,4 +1,4 @@
-"""The counts of the attacks, as a table."""
+"""The counts of attacks and fuzzers, as two tables. Each says at which revision it was run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tools.faults.fuzzers import Fuzzed
 from tools.faults.laboratory import PROBLEMS, Attempt
 
 HEADS = ("attack", "attempts", "survived", *PROBLEMS)
+FUZZER_HEADS = ("fuzzer", "cases", "findings", "seed", "revision")
 
 
 @dataclass
@@ -48,15 +49,23 @@ def total(counts: Sequence[Counts]) -> Counts:
     )
 
 
-def table(counts: Mapping[str, Counts], fuzzed: Mapping[str, Fuzzed]) -> str:
-    """The attacks that were run, and the fuzzers, as Markdown."""
-    parts = []
-    if rows := [[name, *one.row] for name, one in counts.items() if one.attempts]:
-        parts.append(_markdown(HEADS, rows))
-    if fuzzed:
-        found = [[name, f"{one.cases:,}", f"{one.findings:,}"] for name, one in fuzzed.items()]
-        parts.append(_markdown(("fuzzer", "cases", "findings"), found))
-    return "\n\n".join(parts)
+def attacks_table(counts: Mapping[str, Counts]) -> str:
+    """The attacks that were run, as Markdown; empty if none was."""
+    rows = [[name, *one.row] for name, one in counts.items() if one.attempts]
+    return _markdown(HEADS, rows) if rows else ""
+
+
+def fuzzer_row(title: str, counts: Fuzzed, seed: int) -> list[str]:
+    return [title, f"{counts.cases:,}", f"{counts.findings:,}", str(seed), revision() or "unknown"]
+
+
+def write_fuzzer(page: Path, row: Sequence[str]) -> None:
+    """Replace the row of this fuzzer. The others keep theirs, each with the revision at which it was run."""
+    text = page.read_text("utf-8")
+    lines = text.split("<!-- fuzzers -->")[1].split("<!-- /fuzzers -->")[0].strip().splitlines()
+    rows = {cells[0]: cells for line in lines[2:] if (cells := line.strip("| ").split(" | "))}
+    rows[row[0]] = list(row)
+    page.write_text(replace(text, _markdown(FUZZER_HEADS, list(rows.values())), "fuzzers"), "utf-8")
 
 
 def caption(counts: Mapping[str, Counts], seeds: range, seconds: float) -> str:
@@ -69,8 +78,8 @@ def caption(counts: Mapping[str, Counts], seeds: range, seconds: float) -> str:
     )
 
 
-def write(page: Path, text: str) -> None:
-    page.write_text(replace(page.read_text("utf-8"), text, "faults"), "utf-8")
+def write_attacks(page: Path, table: str, caption: str) -> None:
+    page.write_text(replace(page.read_text("utf-8"), f"{table}\n\n{caption}", "attacks"), "utf-8")
 
 
 def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -27,12 +27,15 @@ Results. Each further operation rounds once, so products of a few factors have a
             + 2 eta                                              of the type of the sums
     y       |weight| δxhat + 6 u (|weight xhat| + |bias|)
     S1, S2  k u Σ|dxhat|,  Σ |dxhat| δxhat + (k + 4) u Σ|dxhat xhat|,  + n eta each: products may underflow
-    dx      rstd times the errors of its three terms, 6 u of their sizes, 4 eta, and δrstd times their sizes
+    dx      rstd times the errors of its three terms, 6 u of their sizes, and δrstd times their sizes
+            + 4 rstd (1 + s) eta                                 two terms may underflow before they are multiplied by s
             + 4 s |d| eta                                        d, or 2 d, times rstd² S2 / N, which may underflow
     dweight, dbias   like S2 and S1, over the elements of a weight
 
 The torch formula leaves derivatives to autograd, which computes Σ dxhat d before it multiplies by rstd, and rstd³ times
-that before it divides by N: where these are beyond the largest number, dx of torch is not determined.
+that before it divides by N: where these are beyond the largest number, dx of torch is not determined. The torch
+operations multiply Σ dy d by the weight and rstd afterwards. Where it is beyond the largest number, dx and dweight of
+torch are not determined. Products that underflow add rstd n eta to the error of dweight, nothing where m2 is infinite.
 
 Running statistics, old + momentum (new - old) with new var = m2 / (N - 1):
 
@@ -69,6 +72,7 @@ class Bounds(NamedTuple):
     dweight: Array | None
     dbias: Array | None
     autograd_overflows: Array  # where: for dx of the torch formula
+    torch_sums: Array | None  # what sums of torch operations add to the error of dweight
 
 
 def bounds(out: Normalized, dy: Array, unit: float) -> Bounds:
@@ -143,7 +147,11 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
     if out.given is not None:
         through_mean, through_var, errors = np.zeros_like(dxhat), np.zeros_like(dxhat), np.zeros_like(dxhat)
     terms = dxhat + through_mean + through_var
-    dx = _times(high, 6 * u * terms + errors + 4 * eta) + _times(drstd, terms) + 4 * s * _times(d, np.asarray(ETA))
+    dx = (
+        _times(high, 6 * u * terms + errors + 4 * (1 + s) * eta)
+        + _times(drstd, terms)
+        + 4 * s * _times(d, np.asarray(ETA))
+    )
     # rstd² leaves float64: eps is 0 and the squared deviations are subnormal. Or the sums do, of finite values, which
     # kernels may multiply by the weight afterwards; or the coefficient by which they multiply d.
     coefficient = high * (high * (factor * _ratio(s2 + e2, freedom)))
@@ -158,6 +166,11 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
     dweight = (_times(g, dxhat_error)).sum(layout.unweighted, keepdims=True)
     dweight = dweight + (k + 4) * u * (g * xhat).sum(layout.unweighted, keepdims=True) + k * eta
     dweight = np.where((valid & lost & (out.given is None)).any(layout.unweighted, keepdims=True), np.inf, dweight)
+    some_rstd = np.where(np.isnan(high), 0.0, high)  # NaN if m2 is infinite: rstd is below 1e-153 there
+    overflows = ~np.isfinite(over(g * d)) & np.isfinite(m2)
+    some_rstd = np.where(overflows, np.inf, some_rstd)
+    underflows = np.where(valid, _times(some_rstd, np.asarray(eta)), 0.0).sum(layout.unweighted, keepdims=True)
+    high_cubed = np.maximum(high, 1.0) ** 3
     dbias = k * u * g.sum(layout.unweighted, keepdims=True)
     statistics, shape = layout.statistics, layout.weight_shape or ()
     return Bounds(
@@ -167,7 +180,8 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
         _restore(out, dx),
         None if out.weight is None else dweight.reshape(shape),
         None if out.bias is None else dbias.reshape(shape),
-        _restore(out, ~np.isfinite(over(dxhat * d) * np.maximum(high, 1.0) ** 3) & np.isfinite(m2)),
+        _restore(out, (~np.isfinite(over(dxhat * d) * high_cubed) & np.isfinite(m2)) | overflows),
+        None if out.weight is None else underflows.reshape(shape),
     )
 
 
