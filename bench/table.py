@@ -29,18 +29,18 @@ SHORT = (
 def render(results: dict[str, Any], *, every: bool = False) -> str:
     """Speed beside the peers, forward beside a copy, and a caption; with `every`, all implementations too."""
     parts = [
-        _table(SPEED_HEADS, _speeds(results)),
-        _table(("forward", "truenorm", "copy", "share of a copy's bytes/s"), _copies(results)),
+        markdown_table(SPEED_HEADS, _speeds(results)),
+        markdown_table(("forward", "truenorm", "copy", "share of a copy's bytes/s"), _copies(results)),
     ]
     if every:
         heads = ("case", "implementation", "forward + backward", "forward", "baseline / it")
-        parts.append(_table(heads, _implementations(results)))
+        parts.append(markdown_table(heads, _implementations(results)))
     return "\n\n".join([*parts, caption(results)]) + "\n"
 
 
 def render_short(results: dict[str, Any]) -> str:
     """The rows of the README, with the same caption."""
-    return "\n\n".join([_table(SPEED_HEADS, _speeds(results, SHORT)), caption(results)]) + "\n"
+    return "\n\n".join([markdown_table(SPEED_HEADS, _speeds(results, SHORT)), caption(results)]) + "\n"
 
 
 def caption(results: dict[str, Any]) -> str:
@@ -109,7 +109,7 @@ def _implementations(results: dict[str, Any]) -> Iterable[Sequence[str]]:
             title = ""
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heads, ["---", "---", *["---:"] * (len(heads) - 2)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -152,8 +152,8 @@ def publish(results: dict[str, Any], root: Path = ROOT) -> None:
 
 
 def show_or_write(table: str, path: Path | None, name: str, busy: Sequence[str]) -> None:
-    """Print the table, or put it between its markers in a file; nothing is written if other processes were `busy`."""
-    if path is None:
+    """Print the table, or put it between its markers in a file. If other processes were `busy` it is only printed."""
+    if path is None or busy:
         click.echo(table)
     if busy:
         raise click.ClickException(

@@ -76,8 +76,11 @@ def interleave(
     turn: float = TURN,
     clock: Callable[[], float] = time.perf_counter,
     others: Callable[[], float] | None = None,
+    enough: Callable[[Rounds[Key]], bool] | None = None,
 ) -> Rounds[Key]:
     """Run every call once a round, in rotated order, until `seconds` are over; at least and at most `rounds`.
+
+    enough   whether what was measured is precise enough to end earlier; asked after each round, if enough were quiet
 
     Each turn starts with a pause, in which the threads of other libraries stop spinning, and an untimed turn, which
     wakes the call's own threads and fills the caches. While too few rounds were quiet, it waits for other processes
@@ -90,6 +93,8 @@ def interleave(
     with _garbage_collection_off():
         while (done := len(found.others)) < most:
             if done >= least and clock() - begin - waited >= seconds * (2 if found.disturbed() else 1):
+                break
+            if enough is not None and not found.disturbed() and enough(found):
                 break
             if found.disturbed() and waited < patience:
                 waited += _wait_for_others(patience - waited, others, clock)
@@ -159,6 +164,13 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         return {"median": values[0], "low": values[0], "high": values[0]}
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return {"median": median, "low": low, "high": high}
+
+
+def error_of_median(values: Sequence[float]) -> float:
+    """The standard error of the median, as a share of it, from the quartiles as those of a normal distribution."""
+    found = spread(values)
+    deviation = (found["high"] - found["low"]) / 1.349
+    return 1.2533 * deviation / math.sqrt(len(values)) / found["median"]
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:

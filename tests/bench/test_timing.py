@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from bench.timing import interleave, ratio, rotate, spread
+from bench.timing import Rounds, error_of_median, interleave, ratio, rotate, spread
 
 
 def fake_clock(costs: dict[str, float]) -> tuple[Callable[[], float], dict[str, Callable[[], None]], list[str]]:
@@ -55,6 +55,23 @@ def test_too_few_quiet_rounds_are_reported() -> None:
     assert found.disturbed()
     assert (len(found.others), found.quiet()) == (10, [])  # twice the 10 s, 2 s each round
     assert len(found.seconds("a")) == 10
+
+
+def test_a_precise_median_ends_early() -> None:
+    clock, calls, _ = fake_clock({"a": 1.0})
+    seen: list[int] = []
+
+    def enough(found: Rounds[str]) -> bool:
+        seen.append(len(found.seconds("a")))
+        return len(found.seconds("a")) == 6
+
+    found = interleave(calls, seconds=99, rounds=(4, 99), pause=0, clock=clock, others=lambda: 0.0, enough=enough)
+    assert (len(found.others), seen) == (6, [4, 5, 6])
+    busy = interleave(calls, seconds=10, rounds=(3, 99), pause=0, clock=clock, others=clock, enough=lambda found: True)
+    assert len(busy.others) == 10  # rounds that are disturbed are never enough
+    draws = np.random.default_rng(0).normal(2.0, 0.1, (4000, 25))
+    errors = [error_of_median(row) for row in draws]
+    np.testing.assert_allclose(np.median(errors), np.median(draws, 1).std() / 2.0, rtol=0.1)
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
