@@ -29,7 +29,14 @@ def run_examples(text: str, name: str) -> doctest.TestResults:
     return doctest.DocTestRunner().run(test)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+SLOW = ["deployment.md"]  # torch.export takes long, the first time in a process
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow) if page.name in SLOW else page for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_python_blocks_print_what_they_say(page: Path) -> None:
     found = blocks(page, "python")
     for text in found:
@@ -106,7 +113,7 @@ def test_the_metadata_says_what_the_package_is(metadata: Message) -> None:
     assert metadata["Summary"].startswith("Drop-in PyTorch normalization layers that ignore padding")
     assert "\nDrop-in PyTorch normalization layers that ignore padding.\n" in readme
     assert metadata["License-Expression"] == "MIT"
-    assert metadata.get_all("Provides-Extra") == ["torch", "triton", "lab", "cluster", "report", "all", "dev"]
+    assert metadata.get_all("Provides-Extra") == ["torch", "triton", "lab", "cluster", "report", "all", "docs", "dev"]
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 
