@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup remove-unfinished demo test test-slow test-triton mutants test-all lint lint-python lint-cpp lint-page format \
-	bench bench-all experiments clean
+	bench bench-all experiments docs dist test-versions clean
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
@@ -22,7 +22,7 @@ WARN = @$(BIN)/python -c "import truenorm._native" 2>/dev/null || \
 	"To see why: $(BIN)/pip install -v --no-build-isolation --no-deps -e ." >&2
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(DEV) ## Make .venv with everything that developers need
 
@@ -101,6 +101,7 @@ format: $(DEV) ## Format the sources and apply safe fixes
 bench: $(DEV) ## Measure beside other implementations, in about two minutes
 	@$(BIN)/python bench/startup.py
 	@$(BIN)/python -m bench --quick
+	@$(BIN)/python -m bench.map --quick
 
 # Each command writes its results only when it has all of them. After an interruption run it again: suites that are in
 # bench/results.partial.json are not measured again. The other commands take about a minute each.
@@ -108,8 +109,10 @@ bench-all: $(DEV) ## Measure everything in fifteen minutes and write it into REA
 	@$(BIN)/python bench/startup.py
 	@$(BIN)/python -m bench --record
 	@$(BIN)/python -m bench.sweeps --write docs/speed.md
+	@$(BIN)/python -m bench.calls --write docs/speed.md
 	@$(BIN)/python -m bench.steps --write docs/lab.md
 	@$(BIN)/python -m bench.layers --write docs/torch.md
+	@$(BIN)/python -m bench.compiled --write docs/torch.md
 	@$(BIN)/python -m bench.retrofit --write docs/retrofit.md
 	@rm -f bench/results.partial.json
 
@@ -118,6 +121,18 @@ experiments: $(DEV) ## Run everything that docs/lab.md and docs/retrofit.md repo
 	@$(BIN)/python -m tools.retrofit_models --write docs/retrofit.md
 	@$(BIN)/python -m tools.retrofit_training --write docs/retrofit.md
 	@$(BIN)/python -m tools.recordings
+
+# Nothing else needs these packages.
+docs: $(DEV) ## Build the documentation site, which works from disk: build/site/index.html
+	@$(PIP) zensical mkdocstrings-python
+	@$(BIN)/python -m tools.docs_site
+
+# Neither needs .venv: they make environments of their own below build.
+dist: ## Build the source archive and the wheels of a release into dist, and test them in empty environments
+	@$(PYTHON) -m tools.dist
+
+test-versions: ## Test the wheels in dist with the oldest and newest Python, NumPy and torch; takes 6 GB
+	@$(PYTHON) -m tools.versions --write docs/versions.md
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/results.partial.json
