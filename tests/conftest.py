@@ -41,10 +41,12 @@ def same_numbers_everywhere() -> None:
 # All available engines, or the one that the environment names.
 ENGINES = [os.environ["TRUENORM_ENGINE"]] if "TRUENORM_ENGINE" in os.environ else list(engine.available())
 ON_BOTH = (
+    "core.test_along",
     "core.test_oracle",
     "core.test_law",
     "core.test_edges",
     "core.test_degenerate",
+    "core.test_packed",
     "core.test_running",
     "lab.test_layers",
 )

@@ -16,8 +16,10 @@ SOURCE = Path(__file__).resolve().parents[1] / "src/truenorm"
 ALLOWED: dict[str, set[str]] = {
     "core.pattern": set(),
     "core.plain": set(),
+    "core.documentation": set(),
     "core.layout": {"core.pattern"},
     "core.norm": {"core.layout", "core.pattern", "core.plain"},
+    "core.recipes": {"core.norm"},
     "core.arrays": set(),
     "core.lengths": {"core.arrays", "core.norm", "core.layout", "core.pattern"},
     "core.packed": {"core.arrays", "core.norm", "core.layout", "core.pattern"},

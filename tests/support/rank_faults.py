@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 
 import torch
 from rank_cases import CHANNELS, normal, odd_layer
+from torch import distributed as dist
 from torch import nn
 
 import truenorm.torch as tnt
+
+WIDE = 2**21  # channels: a message of 50 MB
 
 
 def ranks_at_different_layers(rank: int, world: int, what: str) -> str:
@@ -68,8 +73,6 @@ def one_rank_needs_no_gradient_of_x(rank: int, world: int) -> None:
 
 def a_rank_is_lost(rank: int, world: int, signal_number: int, where: str) -> str:
     """Rank 1 kills or stops itself at this place; what do the others say?"""
-    import os
-
     layer: Any = nn.ModuleDict({"norm": odd_layer(torch.float64)})
     tnt.sync(layer)
     layer = layer["norm"]
@@ -90,5 +93,30 @@ def a_rank_is_lost(rank: int, world: int, signal_number: int, where: str) -> str
     try:
         y.backward(normal(4, CHANNELS))
     except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
+def a_rank_is_lost_inside(rank: int, world: int, signal_number: int, where: str) -> str:
+    """Rank 1 kills or stops itself while it exchanges a message that takes some time; what do the others say?"""
+    layer: Any = nn.ModuleDict({"norm": tnt.BatchNorm1d(WIDE)})
+    tnt.sync(layer)
+    layer = layer["norm"]
+    x, dy = torch.rand(2, WIDE, requires_grad=True), torch.rand(2, WIDE)
+    layer(x[:, :1].expand(2, WIDE))  # what takes messages of its own, once
+    y = layer(x) if where == "backward" else None
+    before = {name: one.clone() for name, one in layer.named_buffers()}
+    if rank == 1:
+        gather = dist.all_gather
+
+        def lost(*args: Any, **kwargs: Any) -> Any:
+            threading.Timer(0.002, os.kill, (os.getpid(), signal_number)).start()
+            return gather(*args, **kwargs)
+
+        dist.all_gather = lost
+    try:
+        layer(x) if y is None else y.backward(dy)
+    except RuntimeError as error:
+        assert all(torch.equal(one, before[name]) for name, one in layer.named_buffers()), "half an update"
         return str(error)
     return "no error"
