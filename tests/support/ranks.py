@@ -75,8 +75,8 @@ def _serve(pipe: Any) -> None:
     from torch import distributed as dist
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # No rank leaves `init_process_group` before all are connected. Otherwise a rank whose function exchanges nothing may be
-    # gone while another still connects to it, which then fails with "Connection closed by peer".
+    # No rank leaves `init_process_group` before all are connected. Otherwise a rank whose function exchanges nothing is
+    # gone while another still connects to it, and that one fails: "Connection closed by peer".
     os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
     torch.set_num_threads(1)
     while True:
