@@ -60,20 +60,29 @@ def test_killing_and_resuming_does_not_change_a_run(words: Path, tmp_path: Path)
     subprocess.run([*command, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
     killed = 0
     arguments = [*options, "--out", str(tmp_path / "parts")]
-    for timeout in (0.55, 0.65, 0.75, 0.85, 0.95, 60):
+    for delay in (0, 0.001, 0.005, 0.02, 0.05, 60):  # after the first checkpoint of this process
+        before = _checkpoint_time(tmp_path / "parts")
         process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and _checkpoint_time(tmp_path / "parts") == before:
+            time.sleep(0.0005)
         try:
-            process.wait(timeout)
+            process.wait(delay)
         except subprocess.TimeoutExpired:
             process.kill()
             killed += 1
         process.wait()
-        if (tmp_path / "parts" / "config.json").exists():
-            arguments = ["--resume", "--out", str(tmp_path / "parts")]
+        arguments = ["--resume", "--out", str(tmp_path / "parts")]
         if (tmp_path / "parts" / "result.json").exists():
             break
     assert killed
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def _checkpoint_time(out: Path) -> int | None:
+    try:
+        return (out / run.CHECKPOINT).stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def test_ctrl_c_saves_the_run_and_says_how_to_resume(words: Path, tmp_path: Path) -> None:
