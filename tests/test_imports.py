@@ -15,10 +15,10 @@ SOURCE = Path(__file__).resolve().parents[1] / "src/truenorm"
 # Each part may import itself and the parts in its set. Each file of the core is a part.
 ALLOWED: dict[str, set[str]] = {
     "core.pattern": set(),
-    "core.plain": set(),
+    "core.scalars": set(),
     "core.documentation": set(),
     "core.layout": {"core.pattern"},
-    "core.norm": {"core.layout", "core.pattern", "core.plain"},
+    "core.norm": {"core.layout", "core.pattern", "core.scalars"},
     "core.recipes": {"core.norm"},
     "core.arrays": set(),
     "core.lengths": {"core.arrays", "core.norm", "core.layout", "core.pattern"},

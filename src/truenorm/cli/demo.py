@@ -11,8 +11,8 @@ import click
 
 import truenorm as tn
 from truenorm.cli import Command
-from truenorm.cli.comparison import show_comparison
 from truenorm.cli.files import require_report, require_writable
+from truenorm.cli.padded_sentences import show_comparison
 from truenorm.explanation import examples
 from truenorm.explanation.cells import cells_of
 from truenorm.explanation.text import Screen, table

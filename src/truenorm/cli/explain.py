@@ -109,7 +109,7 @@ def command(
         raise click.UsageError("Standard input can hold the input or --dy, not both.")
     chosen = any(option is not None for option in (name, pattern, lengths, weight, bias, mean, dy, groups))
     if example == "sentences" and file is None and not chosen:
-        from truenorm.cli.comparison import show_comparison
+        from truenorm.cli.padded_sentences import show_comparison
 
         show_comparison(eps, as_json=as_json)
         return

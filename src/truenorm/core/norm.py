@@ -29,7 +29,7 @@ from typing import Any, Literal, get_args
 
 from truenorm.core.layout import Layout, check_shape, check_sizes, layout_of
 from truenorm.core.pattern import PatternAxis, PatternError, parse, parse_affine
-from truenorm.core.plain import plain_float, plain_text
+from truenorm.core.scalars import plain_float, plain_text
 
 EpsAt = Literal["var", "std"]
 CHANNEL = "c"
