@@ -187,6 +187,10 @@ def test_forms_of_microbatches() -> None:
     expected = tnt.BatchNorm1d(3)(x)
     for batches in ([x[:2], x[2:]], [(x[:2], 1), [x[2:]]], [{"input": x[:2]}, {"input": x[2:]}]):
         torch.testing.assert_close(torch.cat(tnt.together(layer, batches)), expected)
+    sequences = [nn.utils.rnn.pack_sequence([one]) for one in (x[:2], x[2:])]  # tuples, for Python
+    found = tnt.together(layer, sequences)
+    assert all(isinstance(one, nn.utils.rnn.PackedSequence) for one in found)
+    torch.testing.assert_close(torch.cat([one.data for one in found]), expected)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
@@ -318,6 +322,26 @@ def test_a_layer_that_is_called_twice_in_a_checkpoint_of_every_microbatch() -> N
             found.append([*torch.autograd.grad(y, [*leaves, model.norm.weight], retain_graph=True), *model.buffers()])
     for other in found[1:]:
         torch.testing.assert_close(other, found[0])
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_dropout_behind_a_batch_norm_in_a_checkpoint(preserve: bool) -> None:
+    """While one micro-batch waits at the batch norm, others draw random numbers: recomputed, dropout is the same."""
+    norm, states = tnt.BatchNorm1d(3), []
+
+    def forward(model: Any, x: Any) -> Any:
+        y: Any = checkpoint(model, x, use_reentrant=False, preserve_rng_state=preserve)
+        states.append(torch.get_rng_state())
+        return y
+
+    parts = [normal(4, 3).requires_grad_(), normal(9, 3, seed=1).requires_grad_()]
+    y = torch.cat(tnt.together(nn.Sequential(nn.Dropout(0.1), norm, nn.Dropout()), parts, forward))
+    dy = normal(13, 3, seed=2)
+    y.backward(dy)
+    if preserve:
+        torch.testing.assert_close(norm.bias.grad, (2.0 * dy * (y != 0)).sum(0))
+    # What backward leaves to the next step was drawn before only if checkpoints restore the state.
+    assert any(torch.equal(torch.get_rng_state(), one) for one in states) == preserve
 
 
 def test_nested_checkpoints_are_refused() -> None:

@@ -11,7 +11,8 @@ random numbers are drawn in the same order each time.
 **Memory.** All activations of all micro-batches are kept until the backward, as for one big batch: nothing is saved by
 itself. What lowers it: `torch.autograd.graph.save_on_cpu`, or `torch.utils.checkpoint` with `use_reentrant=False`,
 inside `forward`. A recomputed batch norm finds the statistics that it had by the checkpoint and the number of the call.
-They are kept with the checkpoint, not with the layer.
+They are kept with the checkpoint, not with the layer. So is the state of the random numbers: those that come after the
+batch norm follow on what other micro-batches have drawn while this one waited.
 """
 
 from __future__ import annotations
@@ -200,11 +201,39 @@ class Meeting:
 # ---- what a checkpoint recomputes ----
 
 
+@dataclass(frozen=True)
+class RecordedCall:
+    """What a batch norm got from the meeting. before, after: the states of random numbers when it came and went on."""
+
+    name: str
+    table: Tensor
+    weighted: bool
+    before: list[Tensor]
+    after: list[Tensor]
+
+    def restore_random_numbers(self) -> None:
+        """So that dropout behind the batch norm draws what it drew; not if the checkpoint does not preserve them."""
+        if _states_are_equal(self.before, self.after) or not _states_are_equal(self.before, _random_states(self.table)):
+            return
+        torch.set_rng_state(self.after[0])
+        for state in self.after[1:]:
+            torch.cuda.set_rng_state(state, self.table.device)
+
+
+def _random_states(table: Tensor) -> list[Tensor]:
+    """Of the CPU, and of the device that a table is on."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(table.device)] if table.is_cuda else [])]
+
+
+def _states_are_equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(map(torch.equal, one, other))
+
+
 @dataclass(eq=False)
 class Recorded:
-    """The calls of batch norms in one checkpoint, in their order: layer, table of the whole, whether of weights."""
+    """The calls of batch norms in one checkpoint, in their order."""
 
-    calls: list[tuple[str, Tensor, bool]] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     backward: int = -1  # the number of the backward pass that recomputes them
     position: int = 0
 
@@ -213,13 +242,14 @@ class Recorded:
             self.backward, self.position = _compat.backward_pass(), 0
         found = self.calls[self.position] if self.position < len(self.calls) else None
         self.position += 1
-        if found is None or found[0] != name:
+        if found is None or found.name != name:
             raise RuntimeError(
                 f"together: {name!r} was recomputed where "
-                f"{'nothing' if found is None else repr(found[0])} was computed before. Let the function that is "
+                f"{'nothing' if found is None else repr(found.name)} was computed before. Let the function that is "
                 "checkpointed run the same layers again."
             )
-        return found[1], found[2]
+        found.restore_random_numbers()
+        return found.table, found.weighted
 
 
 # By the checkpoint, as long as it may be recomputed.
@@ -265,12 +295,14 @@ class ThreadExchange(Exchange):
             assert recorded is not None
             return recorded.next(self.name)
         checkpoint = self._checkpoint(self.meeting.gradients)
+        before = [] if checkpoint is None else _random_states(table)
         tables, weighted = self.meeting.bring(self.name, table, weighted)
         pooled: Tensor = pool_microbatches(*tables)
         if checkpoint is not None:
             # With the same need of a gradient: a checkpoint counts what is saved.
             again = pooled.detach().requires_grad_(pooled.requires_grad)
-            _recorded.setdefault(checkpoint, Recorded()).calls.append((self.name, again, weighted))
+            one = RecordedCall(self.name, again, weighted, before, _random_states(table))
+            _recorded.setdefault(checkpoint, Recorded()).calls.append(one)
         return pooled, weighted
 
     def _checkpoint(self, gradients: bool) -> Any:
