@@ -130,6 +130,12 @@ def test_56_an_exception_at_any_batch_leaves_the_model_as_it_was(kind: Any, exac
             "reestimate: finite values in all batches, got others at '0'.",
         ),
         (
+            lambda: nn.Sequential(tnt.BatchNorm1d(3), tnt.BatchNorm1d(3)),
+            lambda: [normal(4, 3, dtype=torch.float64) * 1e30],
+            {},
+            "reestimate: statistics that float32 can hold, got larger ones at '0'. Call model.double() before.",
+        ),
+        (
             lambda: nn.BatchNorm1d(3),
             lambda: [normal(4, 3)],
             {},

@@ -132,12 +132,19 @@ def _write(layers: Named, tables: list[Tensor], count: int) -> None:
         if not bool(torch.isfinite(table[seen]).all()):
             raise ValueError(f"reestimate: finite values in all batches, got others at {name!r}.")
     with torch.no_grad():
-        for (_, layer), table in zip(layers, tables, strict=True):
+        for (name, layer), table in zip(layers, tables, strict=True):
             number, mean, m2 = table.unbind(-1)
             enough = number > DDOF
             var = m2 / (number - DDOF).clamp(min=1.0)
             for buffer, new in ((layer.running_mean, mean), (layer.running_var, var)):
-                buffer.copy_(torch.where(enough, new.to(buffer.dtype), buffer))
+                narrow = new.to(buffer.dtype)
+                if not bool(torch.isfinite(narrow[enough]).all()):
+                    dtype = str(buffer.dtype).removeprefix("torch.")
+                    raise ValueError(
+                        f"reestimate: statistics that {dtype} can hold, got larger ones at {name!r}. "
+                        "Call model.double() before."
+                    )
+                buffer.copy_(torch.where(enough, narrow, buffer))
             if layer.half_life is not None:
                 values = layer.num_values_tracked
                 values.copy_(torch.where(enough, number.to(values.dtype), values))
