@@ -39,28 +39,39 @@ class Ranks:
         self, world: int, function: Callable[..., Any], *args: Any, timeout: float = 30.0, lost: tuple[int, ...] = ()
     ) -> list[Any]:
         """`function(rank, world, *args)` on ranks 0 to world - 1: what each returns or raises. lost: die or stop."""
-        # A test that lost its ranks does not fail the tests after it.
         self.workers = [one if one[0].is_alive() else self._start() for one in self.workers]
         self.calls += 1
         store = str(Path(self.folder.name) / str(self.calls))
-        for rank, (_, pipe) in enumerate(self.workers[:world]):
+        chosen = self.workers[:world]
+        for rank, (_, pipe) in enumerate(chosen):
             pipe.send_bytes(pickle.dumps((function, rank, world, store, timeout, args)))
-        found: list[Any] = []
-        for rank, (_, pipe) in enumerate(self.workers[:world]):
-            if rank in lost:
-                found.append(None)
-                continue
-            assert pipe.poll(SECONDS), f"rank {rank} does not answer"
-            found.append(pickle.loads(pipe.recv_bytes()))
-        return found
+        try:
+            return [None if rank in lost else _answer(rank, pipe) for rank, (_, pipe) in enumerate(chosen)]
+        except BaseException:
+            # A test that lost its ranks does not fail the tests after it: what still answers would answer these.
+            for worker in chosen:
+                _end(*worker)
+            raise
 
     def close(self) -> None:
-        for process, pipe in self.workers:
-            pipe.close()
-            if process.is_alive() and process.pid is not None:
-                os.kill(process.pid, signal.SIGKILL)
-            process.join()
+        for worker in self.workers:
+            _end(*worker)
         self.folder.cleanup()
+
+
+def _answer(rank: int, pipe: Any) -> Any:
+    assert pipe.poll(SECONDS), f"rank {rank} does not answer"
+    try:
+        return pickle.loads(pipe.recv_bytes())
+    except EOFError:
+        raise AssertionError(f"rank {rank} has ended") from None
+
+
+def _end(process: Any, pipe: Any) -> None:
+    pipe.close()
+    if process.is_alive() and process.pid is not None:
+        os.kill(process.pid, signal.SIGKILL)
+    process.join()
 
 
 def check(found: list[Any]) -> list[Any]:
@@ -84,19 +95,20 @@ def _serve(pipe: Any) -> None:
             function, rank, world, store, timeout, args = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
-        dist.init_process_group(
-            "gloo",
-            store=torch.distributed.FileStore(store, world),  # type: ignore[attr-defined]
-            rank=rank,
-            world_size=world,
-            timeout=datetime.timedelta(seconds=timeout),
-        )
         found: Any
         try:
+            dist.init_process_group(
+                "gloo",
+                store=torch.distributed.FileStore(store, world),  # type: ignore[attr-defined]
+                rank=rank,
+                world_size=world,
+                timeout=datetime.timedelta(seconds=timeout),
+            )
             torch.manual_seed(0)
             found = function(rank, world, *args)
         except Exception as error:
             error.add_note(traceback.format_exc())
             found = error
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
         pipe.send_bytes(pickle.dumps(found))
