@@ -34,8 +34,9 @@ def test_messages_are_as_large_as_those_that_are_sent(monkeypatch: pytest.Monkey
         return torch.stack([message, message])
 
     monkeypatch.setattr(_processes.Processes, "size", lambda self: 2)
-    monkeypatch.setattr(_processes.Processes, "check_layers", lambda self, name: None)
-    monkeypatch.setattr(_processes.Processes, "gather_all", gather_all)
+    monkeypatch.setattr(_processes.Processes, "check_layers", lambda self, name, like: None)
+    monkeypatch.setattr(_processes.Processes, "agreement", lambda self: _processes.Agreement(width=7))
+    monkeypatch.setattr(_processes.Processes, "_gather_all", gather_all)
     layer = tnt.BatchNorm1d(7)
     tnt.sync(layer)
     layer(torch.randn(4, 7)).sum().backward()

@@ -57,6 +57,61 @@ def a_step_after_a_disagreement(rank: int, world: int) -> None:
     torch.testing.assert_close(model["first"](part), oracle(x)[:1] if rank == 0 else oracle(x)[1:])
 
 
+def ranks_in_different_models(rank: int, world: int, what: str) -> str:
+    """Of two models, of other widths, rank 1 is in another one, or exchanges something else. Then all go on."""
+    widths = (3, 40)
+    models = [tnt.BatchNorm1d(width).double() for width in widths]
+    oracles = [tnt.BatchNorm1d(width).double() for width in widths]
+    for model in models:
+        tnt.sync(model)
+
+    def step(number: int) -> None:
+        x, dy = normal(4, widths[number]), normal(4, widths[number], seed=1)
+        mine = slice(0, 1) if rank == 0 else slice(1, 4)
+        whole, part = x.clone().requires_grad_(), x[mine].clone().requires_grad_()
+        oracles[number](whole).backward(dy)
+        models[number](part).backward(dy[mine])
+        torch.testing.assert_close(part.grad, whole.grad[mine])
+        for one, other in zip(models[number].buffers(), oracles[number].buffers(), strict=True):
+            torch.testing.assert_close(one, other)
+
+    step(0)
+    if what == "second call":
+        step(1)
+    found = "no error"
+    try:
+        if rank == 0:
+            models[0](normal(4, 3))
+        elif what == "reestimate":
+            tnt.reestimate(models[0], [normal(4, 3)])
+        elif what == "merge_running":
+            tnt.merge_running(models[1])
+        else:
+            models[1](normal(4, 40))
+    except RuntimeError as error:
+        found = str(error)
+    for number in (0, 1, 0):
+        step(number)
+    return found
+
+
+def a_group_is_made_again(rank: int, world: int, store: str) -> None:
+    """Messages begin small again: the ranks of a new group may have been in no group before."""
+    x, oracle, layer = normal(4, CHANNELS), odd_layer(torch.float64), odd_layer(torch.float64)
+    tnt.sync(layer)
+    mine = slice(2 * rank, 2 * rank + 2)
+    torch.testing.assert_close(layer(x[mine]), oracle(x)[mine])
+    dist.destroy_process_group()
+    assert torch.equal(layer.eval()(x), layer(x))
+    files = torch.distributed.FileStore(store, world)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=files, rank=rank, world_size=world)
+    if rank == 1:
+        layer = odd_layer(torch.float64)
+        tnt.sync(layer)
+        layer._exchange.calls = 1  # as that of rank 0
+    torch.testing.assert_close(layer.train()(x[mine]), oracle(x)[mine])
+
+
 def one_rank_needs_no_gradient_of_x(rank: int, world: int) -> None:
     """pytorch's SyncBatchNorm exchanges in backward only where x needs a gradient, and waits for ever."""
     x, dy = normal(4, CHANNELS), normal(4, CHANNELS, seed=1)

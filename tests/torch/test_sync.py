@@ -171,6 +171,32 @@ def test_79_ranks_that_disagree_are_named_on_all_ranks(ranks: Ranks, what: str) 
     assert found == [DISAGREEMENTS[what]] * 2
 
 
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [
+        ("second call", "call 2 of '' of model 2"),
+        ("first call", "the first call of a model"),
+        ("reestimate", "reestimate"),
+        ("merge_running", "the first call of a model"),
+    ],
+)
+def test_79_ranks_in_different_models_are_named_and_go_on(ranks: Ranks, what: str, where: str) -> None:
+    found = check(ranks.run(2, faults.ranks_in_different_models, what, timeout=20.0))
+    model = "" if what == "reestimate" else " of model 1"
+    text = f"sync: all ranks must run the same layers in the same order, but rank 0 is in call 2 of ''{model}"
+    assert found == [f"{text}, rank 1 is in {where}. {SAME_ORDER}"] * 2
+
+
+def test_a_rank_that_ends_fails_its_own_test_alone(ranks: Ranks) -> None:
+    with pytest.raises(AssertionError, match="rank 1 has ended"):
+        ranks.run(2, faults.a_rank_is_lost, signal.SIGKILL, "forward", timeout=20.0)
+    check(ranks.run(2, cases.evaluation_exchanges_nothing))
+
+
+def test_a_group_that_is_made_again(ranks: Ranks, tmp_path: Path) -> None:
+    check(ranks.run(2, faults.a_group_is_made_again, str(tmp_path / "store"), timeout=20.0))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lose", [faults.a_rank_is_lost, faults.a_rank_is_lost_inside], ids=["before", "inside"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
@@ -297,14 +323,15 @@ def test_79_ranks_that_disagree_get_nan_where_values_cannot_be_read(
 
     def gather_all(self: Any, name: str, message: Any) -> Any:
         other = message.clone()
-        other[2] += 0 if same else 1
+        other[3] += 0 if same else 1
         return torch.stack([message, other])
 
     layer = tnt.BatchNorm1d(3)
     tnt.sync(layer)
     monkeypatch.setattr(_processes.Processes, "size", lambda self: 2)
-    monkeypatch.setattr(_processes.Processes, "check_layers", lambda self, name: None)
-    monkeypatch.setattr(_processes.Processes, "gather_all", gather_all)
+    monkeypatch.setattr(_processes.Processes, "check_layers", lambda self, name, like: None)
+    monkeypatch.setattr(_processes.Processes, "agreement", lambda self: _processes.Agreement(width=3))
+    monkeypatch.setattr(_processes.Processes, "_gather_all", gather_all)
     monkeypatch.setattr(_processes, "values_are_readable", lambda values: False)
     x = cases.normal(4, 3, dtype=torch.float32).requires_grad_()
     y = layer(x)

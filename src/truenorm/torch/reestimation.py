@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from truenorm.torch._batch_norms import Named, tracking_batch_norms
 from truenorm.torch._batches import Forward, call_model
 from truenorm.torch._formula import merge_tables, wire_dtype
-from truenorm.torch._processes import Processes, ProcessExchange
+from truenorm.torch._processes import Kind, Processes, ProcessExchange
 from truenorm.torch._running import DDOF
 from truenorm.torch.accumulation import Stage, StagingExchange
 from truenorm.torch.reports import check_model
@@ -190,7 +190,9 @@ def _in_order(model: nn.Module, layers: Named, batches: Iterable[Any], forward: 
             break
         order = list(dict.fromkeys(names[one.layer] for one in stage.staged))
     if (processes := _processes_of(layers)) is not None:
-        order = next((one for one in processes.gather_objects(layers[0][0], order) if one), [])
+        name, layer = layers[0]
+        orders = processes.gather_objects(Kind.ORDER, name, order, layer.running_mean)
+        order = next((one for one in orders if one), [])
     return sorted(layers, key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
 
 
@@ -200,10 +202,10 @@ def _over_ranks(layers: Named, tables: list[Tensor], count: int) -> tuple[list[T
     if processes is None:
         return tables, count
     name = layers[0][0]
-    processes.check_layers(name)
+    processes.check_layers(name, tables[0])
     dtype = wire_dtype(tables[0])  # the same on all ranks: on a GPU only empty tables would be float64
     rows = torch.tensor([[count, 0.0, 0.0]], dtype=dtype, device=tables[0].device)
-    found = processes.gather_all(name, torch.cat([rows, *(table.to(dtype) for table in tables)]))
+    found = processes.gather_tables(Kind.REESTIMATE, name, torch.cat([rows, *(table.to(dtype) for table in tables)]))
     parts = torch.split(merge_tables(found[:, 1:]), [len(table) for table in tables])
     return list(parts), int(found[:, 0, 0].sum())
 

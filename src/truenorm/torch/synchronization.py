@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from truenorm.torch._batch_norms import batch_norms, tracking_batch_norms
 from truenorm.torch._formula import merge_tables, wire_dtype
 from truenorm.torch._half_life import HalfLife
-from truenorm.torch._processes import Processes, ProcessExchange
+from truenorm.torch._processes import Kind, Processes, ProcessExchange
 from truenorm.torch.microbatches import ThreadExchange
 from truenorm.torch.reports import Change, ConversionReport, check_model, name_of
 
@@ -109,9 +109,9 @@ def merge_running(model: nn.Module, process_group: Any = None) -> None:
     processes = Processes(names, _name_of_group("merge_running", process_group), process_group)
     if processes.size() < 2 or not layers:
         return
-    processes.check_layers(names[0][0])
     tables = [_running_table(layer) for layer in layers]
-    found = processes.gather_all(names[0][0], torch.cat(tables))
+    processes.check_layers(names[0][0], tables[0])
+    found = processes.gather_tables(Kind.MERGE, names[0][0], torch.cat(tables))
     merged = torch.cat([merge_tables(found[..., :3]), found[..., 3:].sum(0)], -1)
     with torch.no_grad():
         for layer, table in zip(layers, torch.split(merged, [len(one) for one in tables]), strict=True):
