@@ -268,3 +268,12 @@ def test_the_layers_are_as_before() -> None:
     assert_message(lambda: tnt.accumulate(nn.BatchNorm1d(3)), ValueError, text)
     wrong: Any = [model]
     assert_message(lambda: tnt.accumulate(wrong), TypeError, "accumulate: model must be a torch.nn.Module, got list.")
+
+
+@pytest.mark.slow
+def test_a_whole_graph_is_refused_with_the_reason() -> None:
+    layer = tnt.BatchNorm1d(3)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    text = "accumulate, reestimate, together, sync: their layers break graphs. Compile with fullgraph=False."
+    with tnt.accumulate(layer), pytest.raises(torch._dynamo.exc.Unsupported, match=text):
+        compiled(X.float())

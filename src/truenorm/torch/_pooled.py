@@ -125,9 +125,10 @@ def _tangent(tensor: Tensor) -> Any:
     return unpack(tensor).tangent
 
 
-# A graph cannot hold a collective that may raise: torch.compile breaks it here.
+# A graph cannot hold a collective that may raise: torch.compile breaks it here, and says why with fullgraph=True.
 _outside_of_graphs: Any = torch.compiler.disable
-normalize: Callable[..., tuple[Tensor, Tensor, int]] = _outside_of_graphs(_normalize)
+_REASON = "accumulate, reestimate, together, sync: their layers break graphs. Compile with fullgraph=False."
+normalize: Callable[..., tuple[Tensor, Tensor, int]] = _outside_of_graphs(_normalize, reason=_REASON)
 
 
 @dataclass(eq=False)
