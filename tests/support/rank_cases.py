@@ -179,21 +179,28 @@ def checkpointing_counts_once(rank: int, world: int) -> None:
 
 
 def wrapped_models_equal_eager(rank: int, world: int, how: str) -> None:
-    """A compiled model, or one that FSDP2 has sharded, computes what the synchronized model computes."""
+    """A compiled model, or one that FSDP2 has sharded, learns what the model learns under DistributedDataParallel."""
     found = []
     for wrapped in (False, True):
         model: Any = make_network()
         tnt.sync(model)
-        if wrapped and how == "compile":
-            model = torch.compile(model, backend="eager")
-        elif wrapped:
+        called: Any = model
+        if wrapped and how == "fully_shard":
             from torch.distributed.fsdp import fully_shard
 
             fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (world,)))
-        x = normal(rank + 2, 2, 6, seed=rank).requires_grad_()
-        y = model(x)
-        y.backward(normal(rank + 2, 2, seed=3))
-        found.append([y.detach(), x.grad, *model.buffers()])
+        else:
+            compiled: Any = torch.compile(model, backend="eager") if wrapped else model
+            called = DistributedDataParallel(compiled)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(2):
+            optimizer.zero_grad()
+            x = normal(rank + 2, 2, 6, seed=rank + 10 * step).requires_grad_()
+            y = called(x)
+            y.backward(normal(rank + 2, 2, seed=3))
+            optimizer.step()
+        parameters = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in model.parameters()]
+        found.append([y.detach(), x.grad, *(one.detach() for one in parameters), *model.buffers()])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -206,8 +213,11 @@ def evaluation_exchanges_nothing(rank: int, world: int) -> None:
     tnt.sync(model)
     before = {name: one.clone() for name, one in model.named_buffers()}
     model.eval()
+    untracked = tnt.BatchNorm1d(3, track_running_stats=False).eval()  # normalizes with the batch that it gets
+    tnt.sync(untracked)
     if rank == 0:  # the others would never answer
         model(normal(3, 2, 6))
+        untracked(normal(4, 3, dtype=torch.float32))
     tnt.freeze(model.train())
     if rank == 0:
         model(normal(3, 2, 6)).backward(normal(3, 2))

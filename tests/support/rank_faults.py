@@ -58,8 +58,8 @@ def a_step_after_a_disagreement(rank: int, world: int) -> None:
 
 
 def ranks_in_different_models(rank: int, world: int, what: str) -> str:
-    """Of two models, of other widths, rank 1 is in another one, or exchanges something else. Then all go on."""
-    widths = (3, 40)
+    """Of models of other widths, rank 1 is in another one, or exchanges something else. Then all go on."""
+    widths = (3, 40, 2)
     models = [tnt.BatchNorm1d(width).double() for width in widths]
     oracles = [tnt.BatchNorm1d(width).double() for width in widths]
     for model in models:
@@ -90,7 +90,7 @@ def ranks_in_different_models(rank: int, world: int, what: str) -> str:
             models[1](normal(4, 40))
     except RuntimeError as error:
         found = str(error)
-    for number in (0, 1, 0):
+    for number in (0, 1, 2, 1, 0):
         step(number)
     return found
 
