@@ -55,6 +55,17 @@ def test_a_dry_run_shows_the_grid_and_a_time_and_writes_nothing(
     assert {file.name for file in tmp_path.iterdir()} == {"words.txt"}
 
 
+def test_more_workers_than_processors_are_not_faster(
+    words: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("truenorm.cli.compare.estimate_seconds", lambda trials, count: 60.0 * len(list(trials)))
+    monkeypatch.setattr("truenorm.cli.compare.default_workers", lambda: 2)
+    for workers, seconds in (("1", "40 min"), ("2", "20 min"), ("1000", "20 min")):
+        arguments = small(words, "--seeds", "20", "--dry-run", "--workers", workers)
+        out = called(capsys, *arguments)[1]
+        assert f"40 trials; about {seconds} with {workers} worker" in out
+
+
 def test_the_cells_are_shown_best_first_and_written_as_csv(
     words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,7 +171,8 @@ def _show_plan(grid: Grid, shard: tuple[int, int] | None, workers: int) -> None:
         shown = f"0 to {len(values) - 1}" if name == "seed" and len(values) > 1 else ", ".join(map(str, values))
         click.echo(f"{name:>16}  {printable(shown)}")
     count = sum(1 for _ in _part(grid.trials(), shard))
-    seconds = estimate_seconds(_part(grid.trials(), shard), count) / max(1, min(workers, count))
+    at_once = max(1, min(workers, count, default_workers()))  # more workers than processors wait for each other
+    seconds = estimate_seconds(_part(grid.trials(), shard), count) / at_once
     one = "1 worker" if workers == 1 else f"{workers} workers"
     click.echo(f"{count:,} trials; about {duration(seconds)} with {one} of this machine.")
 

@@ -256,6 +256,12 @@ def _expected(error: Mapping[str, Any]) -> str:
             return f"a number < {limits['lt']:g}"
         case "finite_number":
             return "a finite number"
+        case "float_parsing" | "float_type":
+            return "a number"
+        case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":
+            return "a whole number"
+        case "bool_parsing" | "bool_type":
+            return "yes or no"
         case "literal_error":
             return f"one of {limits['expected']}"
         case _:
