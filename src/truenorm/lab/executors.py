@@ -35,6 +35,7 @@ from truenorm.lab.trial import Trial, run_trial
 P = ParamSpec("P")
 T = TypeVar("T")
 CONNECT_SECONDS = 4  # to reach a cluster
+LOGGERS = ("distributed", "distributed.client", "tornado.application")  # that dask sets a level of their own for
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "BLIS")}
 
 Work = Callable[[Trial], tuple[bytes, float]]
@@ -145,7 +146,8 @@ def cluster(address: str) -> Workers:
     _require_scheduler(address)  # before the import, which takes seconds on a busy machine
     from distributed import Client
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised as an error
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is raised as an error
     connect: Any = type(
         "Client", (Client,), {"__del__": lambda _: None}
     )  # closed below; its own __del__ waits and warns
