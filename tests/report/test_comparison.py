@@ -19,15 +19,19 @@ from truenorm.cli import main
 from truenorm.lab.grid import Grid
 from truenorm.lab.intervals import t_interval
 from truenorm.lab.results import Results, make_plan
+from truenorm.lab.summary import Cell
 from truenorm.lab.trial import Trial
 
 pytest.importorskip("altair", reason="needs the extra report")
 pytest.importorskip("vl_convert", reason="needs the extra report")
 
-from truenorm.report import images
+from truenorm.report import charts, images
 from truenorm.report.comparison import MAX_ROWS, ComparisonReport
 from truenorm.report.html import MAX_EMBEDDED
 from truenorm.report.kinds import report_of
+from truenorm.report.runs import COLORS
+from truenorm.report.settings import ONLY, Line
+from truenorm.report.tables import Row
 
 STEPS = (10, 20)
 LR = (0.1, 0.3, 3.0)
@@ -272,3 +276,25 @@ def test_the_report_in_a_browser(results: Path, tmp_path: Path, browser: Any, se
     assert violations(page) == ""
     page.context.close()
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_cut"),
+    [(2.1, 2.6, False), (-3.0, 2.6, True), (2.1, 9.0, True), (0.01, 2.6, True)],
+)
+def test_an_interval_is_drawn_whole_unless_it_is_much_longer_than_the_others(
+    low: float, high: float, is_cut: bool
+) -> None:
+    """2.2 to 2.5 are the values; an interval of two seeds may be forty times as long."""
+    rows: list[Row] = [
+        {"setting": "a", "run": ONLY, "mean": 2.25, "low": 2.2, "high": 2.3},
+        {"setting": "b", "run": ONLY, "mean": 2.45, "low": low, "high": high},
+    ]
+    dots: list[Row] = [{"setting": "b", "run": ONLY, "value": value} for value in (2.2, 2.5)]
+    lines = [Line(ONLY, COLORS[0], Cell({}))]
+    chart, cut = charts.intervals(rows, dots, lines, charts.WIDE, "loss")
+    assert cut == is_cut
+    drawn = next(layer["data"]["values"] for layer in chart.to_dict()["layer"] if layer["mark"]["type"] == "rule")
+    edges = {value for row in drawn for value in (row["low"], row["high"])}
+    assert {low, high} <= edges if not is_cut else not {low, high} <= edges
+    assert max(edges) - min(edges) < 1.5

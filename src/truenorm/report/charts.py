@@ -119,7 +119,7 @@ def intervals(
     """
     values = [row["mean"] for row in rows] + [row["value"] for row in dots]
     most = 2 * statistics.median(row["mean"] for row in rows)
-    scale = scale_of([value for value in values if value <= most], most=10)
+    scale = _scale_of_intervals(rows, [value for value in values if value <= most])
     order = [row["setting"] for row in rows]
     axis = alt.Axis(labelLimit=280, domain=False, ticks=False, title=None, labelColor=TEXT) if size.labelled else None
     y = alt.Y("setting:N", sort=order, axis=axis, scale=alt.Scale(paddingOuter=0.5))
@@ -149,6 +149,17 @@ def intervals(
         names = chart_of(means).mark_text(align="left", baseline="bottom", dy=-6, fontSize=10.5, color=TEXT, limit=300)
         layers.append(names.encode(x=alt.value(0), y=y, text="setting:N"))
     return finished(alt.layer(*layers), size.width, (22 if size.labelled else 36) * (len(rows) + 1)), cut
+
+
+def _scale_of_intervals(rows: Sequence[Row], values: Sequence[float]) -> ValueScale:
+    """A scale for the values and for the ends of intervals that are near them: that of two seeds may be far away."""
+    scale = scale_of(values, most=10)
+    if scale.log:
+        return scale
+    low, high = min(values), max(values)
+    ends = [row[name] for row in rows for name in ("low", "high") if row[name] is not None]
+    near = [end for end in ends if 2 * low - high <= end <= 2 * high - low]
+    return scale_of([*values, *near], log=False, most=10)
 
 
 def most_shown(rows: Sequence[Row]) -> float:
