@@ -26,6 +26,7 @@ from pathlib import Path
 
 import click
 
+from bench.machine import facts
 from bench.process import enter
 from bench.table import ROOT, duration, show_or_write
 from bench.timing import DISTURBED, ratio, seconds_of_others, spread
@@ -64,12 +65,20 @@ class Command:
 def main(trials: int, rounds: int, steps: int, only: str | None, write: Path | None) -> None:
     """Measure the overhead of a trial, and the speed of a cluster of two workers."""
     enter("system", threads=1, processors=2)
+    machine = machine_line()  # before the measurements: what they write is no change of what is measured
     with tempfile.TemporaryDirectory() as folder:
         if only != "cluster":
-            show_or_write(overhead(trials, Path(folder)), write, "overhead", [])
+            show_or_write(f"{overhead(trials, Path(folder))} {machine}", write, "overhead", [])
         if only != "overhead":
             table, busy = cluster(rounds, steps, Path(folder))
-            show_or_write(table, write, "cluster", ["the cluster"] if busy else [])
+            show_or_write(f"{table} {machine}", write, "cluster", ["the cluster"] if busy else [])
+
+
+def machine_line() -> str:
+    """The processor, the versions and the revision that were measured."""
+    machine = facts()
+    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("python", "truenorm", "numpy"))
+    return f"{machine['cpu']}; {versions}; revision {machine['revision'] or 'unknown'}."
 
 
 # ---- overhead ----

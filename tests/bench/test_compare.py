@@ -34,3 +34,4 @@ def test_a_grid_is_planned_stopped_resumed_and_reported() -> None:
     assert len(megabytes) == 5
     assert max(megabytes) < 400
     assert "Overhead of a trial: " in table
+    assert re.search(r"; python [\d.]+, truenorm [\d.]+, numpy [\d.]+; revision \w+\+?\.", table)
