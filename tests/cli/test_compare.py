@@ -205,6 +205,10 @@ def test_what_depends_on_the_machine_is_written_now_and_then(
             ["--norm", "none", "--dask", "127.0.0.1:1", "--workers", "2", "--out", "new"],
             "--workers: not with --dask, whose workers are started by dask worker. See 'truenorm compare --help'.",
         ),
+        (
+            ["--task", "words,gender", "--out", "new"],
+            "--task: one value, as losses of different tasks cannot be compared, got words, gender.",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(

@@ -151,6 +151,8 @@ def _grid(given: dict[str, str], seeds: int | None, existing: Path | None) -> Gr
                 axes[name] = (text,)
             case _:
                 axes[name] = parse_axis(name, text)
+    if len(tasks := axes.get("task", ())) > 1:
+        raise ValueError(f"--task: one value, as losses of different tasks cannot be compared, got {', '.join(tasks)}.")
     return make_grid("train", axes | {"seed": tuple(range(seeds or SEEDS))})
 
 
