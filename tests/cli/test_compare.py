@@ -373,6 +373,25 @@ def start_and_wait_for_a_trial(arguments: list[str], out: Path) -> subprocess.Po
     return process
 
 
+@pytest.mark.slow
+def test_ctrl_c_while_the_workers_start_is_one_line(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "truenorm", "compare", *small(words, "--workers", "2"), "--out", str(out)]
+    command += ["--steps", "100000"]
+    stopped = f"Stopped after 0 of 4 trials. To go on: truenorm compare --out {out} --workers 2"
+    for delay in (0.0, 0.1, 0.2, 0.4):
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+            while not (out / "grid.json").exists():
+                time.sleep(0.01)
+            time.sleep(delay)
+            os.killpg(process.pid, signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert err.strip() in (stopped, "truenorm: interrupted.")
+        for file in out.iterdir():
+            file.unlink()
+
+
 @pytest.mark.parametrize(
     ("number", "workers"),
     [

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
+from multiprocessing import resource_tracker
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
@@ -117,11 +118,24 @@ def processes(count: int) -> Workers:
     def open_executor() -> Iterator[Executor]:
         executor = ProcessPoolExecutor(count, initializer=_start_process, initargs=(os.getpid(),), env=dict(ONE_THREAD))
         try:
+            resource_tracker.ensure_running()  # it is started with the first process, and unblocks interrupts
+            with _interrupts_blocked():  # processes inherit this: they would print a traceback while they start
+                executor.submit(int)  # starts all of them
             yield executor
         finally:
             executor.shutdown(wait=True, kill_workers=True)
 
     return Workers(count, count, open_executor)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT in this thread, and in the processes that it starts for as long as they live."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_process(parent: int) -> None:
