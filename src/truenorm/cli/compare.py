@@ -35,7 +35,7 @@ from truenorm.page import write_whole
 
 MOST_ROWS = 40  # of the table at the end
 SEEDS = 5
-ONE_VALUE = ("data", "target")  # may hold commas
+ONE_VALUE = ("task", "data", "target")  # the last two may hold commas
 
 
 def _axes() -> list[click.Option]:
@@ -110,7 +110,8 @@ def command(
 ) -> int:
     """Train every combination of some options with several seeds, and compare the results.
 
-    Every option of `truenorm train` that describes a run takes one value or several, separated by commas.
+    Every option of `truenorm train` that describes a run takes one value or several, separated by commas;
+    --task, --data and --target take one.
     """
     if out is None and not dry_run:
         raise click.UsageError("--out: needs the directory of the results, got none. Or use --dry-run.")
