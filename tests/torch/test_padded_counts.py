@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_data import normal
 
 import truenorm.torch as tnt
-from truenorm.torch.tracking.counts import Count, Ratio, make_number, of_sequence
+from truenorm.torch.tracking.numbers import Count, Ratio, make_number, of_sequence
 
 LENGTHS = [19, 8, 13]
 
@@ -295,3 +295,98 @@ def test_copies_and_pickles_are_plain_numbers(number: Any) -> None:
     for one in (copy.deepcopy(number), pickle.loads(pickle.dumps(number))):
         assert type(one) in (int, float)
         assert one == number
+
+
+# ---- before a layer has shown the positions ----
+
+
+FIRST: dict[str, Callable[..., Any]] = {
+    "mean": lambda m, x, t: m(x).sum(2, keepdim=True) / t,
+    "times a root": lambda m, x, t: m(x) * t**-0.5,
+    "the first half": lambda m, x, t: m(x)[:, :, : t // 2],
+    "the first half of the input": lambda m, x, t: m(x[:, :, : t // 2]),
+    "to a multiple": lambda m, x, t: m(functional.pad(m(x), (0, -t % 4))[:, :3]),
+    "interpolated": lambda m, x, t: functional.interpolate(functional.max_pool1d(m(x), 2), size=t),
+    "rows": lambda m, x, t: m(x).mT.reshape(x.shape[0] * t, 4).view(x.shape[0], t, 4).mT,
+    "of sizes": lambda m, x, t: m(x).sum((1, 2), keepdim=True) / (x.size(1) * t - 1),
+    "of a part": lambda m, x, t: m(x).sum(2, keepdim=True) / (x[:, :, 1:].shape[2] + 1),
+}
+
+
+class First(nn.Module):
+    """Takes the number of positions of its input, before a layer shows which axis has them."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = nn.Conv1d(3, 4, 3, padding=1)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        _, _, t = x.shape
+        return self.function(self.layer, x, t)
+
+
+@pytest.mark.parametrize("along", [None, 2])
+@pytest.mark.parametrize("name", FIRST)
+def test_numbers_that_are_taken_before_a_layer_shows_the_positions(name: str, along: int | None) -> None:
+    model = First(FIRST[name]).double()
+    x = normal(3, 3, 19, dtype=torch.float64)
+    assert_as_alone(model, x, LENGTHS, out=2, along=along)
+    with tnt.padded(lengths=LENGTHS, along=along) as tracked:
+        model(x=x)
+    assert tracked.report.mixed == ()
+
+
+@pytest.mark.parametrize("name", [*MADE, "a condition", "int", "float", "arange"])
+def test_what_is_made_of_these_numbers_is_reported(name: str) -> None:
+    others: dict[str, Callable[[Tensor, Any], Any]] = {
+        "a condition": lambda x, t: 2 if t % 2 else 1,
+        "int": lambda x, t: int(t),
+        "float": lambda x, t: math.sqrt(t),
+        "arange": lambda x, t: torch.arange(t - 1, -1, -1),
+    }
+    model = First(lambda m, x, t: (others | MADE)[name](torch.ones(len(x), 3, t), t) * m(x))
+    if name in ("numel", "__len__"):
+        model = First(lambda m, x, t: m(x) / (x.numel() if name == "numel" else len(x.permute(2, 0, 1))))
+    for lengths, count in (([9, 4], 1), ([9, 9], 0)):
+        with tnt.padded(lengths=lengths) as tracked:
+            model(normal(2, 3, 9))
+        assert len(tracked.report.mixed) == count
+
+
+def test_sizes_of_other_axes_are_plain_numbers_once_they_are_known() -> None:
+    """Until then any axis but the batch may have the positions: the channels are more than these here."""
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv1d(30, 4, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            b, c, t = x.shape
+            assert c != 7
+            steps = torch.arange(c - 1, -1, -1) / int(c)
+            return self.layer(x * steps[:, None]) / (c * b) + torch.zeros(b, 1, t)
+
+    with tnt.padded(lengths=[9, 4]) as tracked:
+        Wide()(normal(2, 30, 9))
+    assert tracked.report.mixed == ()
+
+
+def test_a_slice_of_the_input_that_begins_at_such_a_number_is_an_error() -> None:
+    model = First(lambda m, x, t: m(x[:, :, t // 2 :]))
+    with pytest.raises(ValueError, match="has to know which axis"), tnt.padded(lengths=[9, 4]):
+        model(normal(2, 3, 9))
+    with pytest.raises(ValueError, match="lost at a slice of more positions"), tnt.padded(lengths=[9, 4]):
+        First(lambda m, x, t: m(m(x[:, :, : 12 - t])[:, :3]))(normal(2, 3, 9))
+
+
+def test_a_number_of_an_input_outside_of_all_modules() -> None:
+    layer, x = nn.Conv1d(3, 4, 3, padding=1).double(), normal(3, 3, 19, dtype=torch.float64)
+
+    def model(x: Tensor) -> Tensor:
+        t = x.shape[2]
+        return layer(x).sum(2) / t
+
+    assert_as_alone(model, x, LENGTHS, parameters=[*layer.parameters()])

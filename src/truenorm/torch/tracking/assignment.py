@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch._compat import version_of
-from truenorm.torch.tracking.counts import of_sequence
 from truenorm.torch.tracking.indexing import FROM_THE_END, ends_early, full_index, indexed_axes
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.numbers import of_sequence
 from truenorm.torch.tracking.registry import RULES, Rule, rule
 from truenorm.torch.tracking.states import State
 from truenorm.torch.tracking.tag import Axis, Cropped, Factor, Lost, Padding, Tag, broadcast, has_role

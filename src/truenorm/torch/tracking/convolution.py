@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch.tracking.calls import tensors_in
-from truenorm.torch.tracking.counts import plain
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.numbers import plain
 from truenorm.torch.tracking.registry import rule
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import BATCH, Gaps, Lost, Padding, Tag, has_batch, has_role, make_tag, regroup

@@ -1,29 +1,10 @@
-"""The number of positions as a Python number: for each sequence it is another one.
-
-    t = x.shape[2]
-    y.sum(2) / t              divides by the length of each sequence
-    x[:, :, : t // 2]         is the first half of each
-    pad(x, (0, -t % 4))       makes the length of each a multiple of 4
-
-Inside `padded`, `x.shape` and `x.size()` hold numbers of this kind for the axes that have lengths. They are ints, equal
-to the size with padding, and keep through arithmetic what they would be for each sequence alone. Rules that use a
-number take its value for each sequence (`of_sequence`, `per_sequence`).
-
-What has one value for the whole batch, and another one for a sequence alone, is reported:
-
-    if t % 2:                 a condition
-    int(t), math.sqrt(t)      a plain number
-    arange(t - 1, -1, -1)     a tensor in which the number is a value, and not the size
-
-Python does not show `math.log(t)`, `math.isqrt(t)` and `range(t)`, nor functions of `math` of a quotient such as t / 2:
-what is made of these is not noticed.
-"""
+"""Rules for numbers of positions (`numbers.py`): sizes of tensors, tensors that are made of them, what is reported."""
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,183 +12,26 @@ from torch import Tensor
 
 from truenorm.torch._inputs import values_are_readable
 from truenorm.torch.tracking.calls import name_of, tensors_in
+from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.numbers import (
+    DIFFERS,
+    NUMBERS,
+    has_count,
+    is_known,
+    later_number,
+    make_number,
+    numbers_in,
+    of_sequence,
+    plain,
+)
 from truenorm.torch.tracking.registry import attribute, named, rule
 from truenorm.torch.tracking.states import MADE
-from truenorm.torch.tracking.tag import Gaps, Padding, Tag, make_tag, role_of
+from truenorm.torch.tracking.tag import FromInput, Gaps, Padding, Tag, make_tag, role_of
 from truenorm.torch.tracking.tracker import Tracker
 
-
-class Count(int):
-    """A whole number that was made of numbers of positions."""
-
-    each: tuple[Any, ...]  # what it is for each sequence alone
-    is_remainder = False
-    __hash__ = int.__hash__
-
-    def __reduce__(self) -> Any:  # copies and pickles are plain numbers
-        return int, (plain(self),)
-
-    def __int__(self) -> int:
-        _report("int", CONVERTED)
-        return plain(self)  # type: ignore[no-any-return]
-
-    def __float__(self) -> float:  # also by functions of `math`
-        _report("float", CONVERTED)
-        return float(plain(self))
-
-
-class Ratio(float):
-    """The same for a number that is not whole."""
-
-    each: tuple[Any, ...]
-    is_remainder = False
-    __hash__ = float.__hash__
-
-    def __reduce__(self) -> Any:
-        return float, (plain(self),)
-
-    def __int__(self) -> int:
-        _report("int", CONVERTED)
-        return int(plain(self))
-
-    def __float__(self) -> float:
-        _report("float", CONVERTED)
-        return plain(self)  # type: ignore[no-any-return]
-
-
-NUMBERS = {Count, Ratio}
-PLAIN = {int, float, bool}
-DIFFERS = "a number of positions, which is another one for each sequence"
 OF_POSITIONS = "of a tensor with as many values as there are positions"
 PLACES = "values by the place of a position, but padding comes before valid positions"
-CONVERTED = f"{DIFFERS}: compute with it as it is, with t ** 0.5 instead of math.sqrt(t)"
 BACKWARDS = f"{DIFFERS}: make it of a tensor with lengths, as torch.ones_like(x).cumsum(2).flip(2) - 1"
-CONDITION = "on the number of positions: sequences alone would differ"
-
-
-def make_number(value: float, each: tuple[Any, ...]) -> Any:
-    """The number, with its value for each sequence; a plain one if these are all the same."""
-    if all(one == value for one in each):
-        return value
-    made: Any = Count(value) if isinstance(value, int) else Ratio(value)
-    made.each = each
-    return made
-
-
-def plain(number: Any) -> Any:
-    """The number for the whole batch."""
-    if type(number) is Count:
-        return int.__int__(number)
-    return float.__float__(number) if type(number) is Ratio else number
-
-
-# ---- arithmetic ----
-
-
-def _each(number: Any, count: int) -> tuple[Any, ...] | None:
-    """Its values for so many sequences; None if it is for another number of them, or no number."""
-    if type(number) in NUMBERS:
-        return number.each if len(number.each) == count else None
-    return (number,) * count if type(number) in PLAIN else None
-
-
-def _arithmetic(function: Callable[[Any, Any], Any], is_reflected: bool) -> Callable[[Any, Any], Any]:
-    def of_one(a: Any, b: Any) -> Any:
-        try:
-            return function(a, b)
-        except ZeroDivisionError:  # of a sequence without positions
-            return 0
-
-    def method(self: Any, other: Any) -> Any:
-        others = _each(other, len(self.each))
-        if type(other) not in NUMBERS | PLAIN:
-            return NotImplemented
-        pairs = [(plain(self), plain(other)), *zip(self.each, others or (), strict=others is not None)]
-        if is_reflected:
-            pairs = [(b, a) for a, b in pairs]
-        value = function(*pairs[0])
-        if others is None:
-            return value
-        made = make_number(value, tuple(of_one(*pair) for pair in pairs[1:]))
-        if function in REMAINDERS and type(made) in NUMBERS:
-            made.is_remainder = True
-        return made
-
-    return method
-
-
-def _of_itself(function: Callable[[Any], Any]) -> Callable[..., Any]:
-    def method(self: Any, *digits: Any) -> Any:
-        return make_number(function(plain(self), *digits), tuple(function(one, *digits) for one in self.each))
-
-    return method
-
-
-def _condition(function: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
-    """A condition has one answer. It is reported if some sequences alone would give another one.
-
-    Not if a size is equal to a plain number: sizes are compared with those of tensors that have no lengths.
-    """
-
-    def method(self: Any, other: Any) -> Any:
-        if type(other) not in NUMBERS | PLAIN:
-            return NotImplemented
-        answer = function(plain(self), plain(other))
-        is_size = function in EQUALITIES and not self.is_remainder and type(other) in PLAIN
-        if not (is_size and plain(self) == plain(other)):
-            others = _each(other, len(self.each))
-            if others is not None and any(function(a, b) != answer for a, b in zip(self.each, others, strict=True)):
-                _report("a condition", CONDITION)
-        return answer
-
-    return method
-
-
-def _report(what: str, why: str) -> None:
-    """Note it in the innermost context; outside of all of them such a number is a plain one."""
-    from truenorm.torch.tracking.activation import active
-
-    if active.trackers:
-        tracker = active.trackers[-1]
-        tracker.notes.lost(what, tracker.module, why)
-
-
-def _is_true(self: Any) -> bool:
-    answer = bool(plain(self))
-    if any(bool(one) != answer for one in self.each):
-        _report("a condition", CONDITION)
-    return answer
-
-
-def _divmod(self: Any, other: Any) -> Any:
-    return self // other, self % other
-
-
-def _reflected_divmod(self: Any, other: Any) -> Any:
-    return other // self, other % self
-
-
-REMAINDERS = {operator.mod, operator.and_}
-EQUALITIES = {operator.eq, operator.ne}
-OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
-    name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-}
-OF_BITS = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
-OF_BITS |= {"lshift": operator.lshift, "rshift": operator.rshift}
-for _kind, _functions in ((Count, OF_TWO | OF_BITS), (Ratio, OF_TWO)):
-    for _name, _function in _functions.items():
-        setattr(_kind, f"__{_name}__", _arithmetic(_function, False))
-        setattr(_kind, f"__r{_name}__", _arithmetic(_function, True))
-    setattr(_kind, "__divmod__", _divmod)  # noqa: B010 - as the others
-    setattr(_kind, "__rdivmod__", _reflected_divmod)  # noqa: B010
-    for _name, _of_one in (
-        ("neg", operator.neg), ("abs", abs), ("ceil", math.ceil), ("floor", math.floor), ("trunc", math.trunc),
-        ("round", round),
-    ):  # fmt: skip
-        setattr(_kind, f"__{_name}__", _of_itself(_of_one))
-    for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-        setattr(_kind, f"__{_name}__", _condition(getattr(operator, _name)))
-    setattr(_kind, "__bool__", _is_true)  # noqa: B010
 
 
 # ---- sizes ----
@@ -217,16 +41,27 @@ for _kind, _functions in ((Count, OF_TWO | OF_BITS), (Ratio, OF_TWO)):
 def shape(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """x.shape, x.size() and x.size(axis)"""
     result = func(*args, **kwargs)
-    if tracker.states.get(args[0]) is None and (tracker.is_first_look or not tracker.recording):
-        return result  # an input that nothing has read yet. Inside a checkpoint it may be known from outside
-    found = tracker.look(args[0])
-    if not isinstance(found, Tag) or not found.has_padding:
-        return result
     whole = args[0].shape
-    sizes = found.step(("shape", whole), lambda: _with_lengths(whole, found))
+    if tracker.states.get(args[0]) is None and (tracker.is_first_look or not _may_be_input(tracker, whole)):
+        return result
+    found = tracker.look(args[0])
+    if isinstance(found, Fresh):
+        sizes = _with_lengths_later(tracker, whole, found)
+    elif isinstance(found, Tag) and found.has_padding:
+        sizes = found.step(("shape", whole), lambda: _with_lengths(whole, found))
+    else:
+        return result
     if isinstance(result, torch.Size):
         return sizes
     return sizes[args[1] if len(args) > 1 else kwargs["dim"]]
+
+
+def _may_be_input(tracker: Tracker, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor that was never seen may be an input; outside of all modules a batch is only put together."""
+    if tracker.modules or tracker.recording:
+        return True
+    fits = any(size >= tracker.longest for size in shape[1:]) and tracker.batch_size in shape[:-1][:2]
+    return tracker.along is None and fits
 
 
 def _with_lengths(shape: tuple[int, ...], tag: Tag) -> torch.Size:
@@ -241,6 +76,30 @@ def _with_lengths(shape: tuple[int, ...], tag: Tag) -> torch.Size:
     return torch.Size(sizes)
 
 
+def _with_lengths_later(tracker: Tracker, shape: tuple[int, ...], found: Fresh) -> torch.Size:
+    """The sizes of an input of which no layer has shown the positions. Each axis may have them but for the batch."""
+    batches = tracker.batch_axes(found)
+
+    def may_have_positions(role: Any) -> bool:
+        if not isinstance(role, FromInput) or found.source.shape[role.axis] < tracker.longest:
+            return False
+        return any(batch != role.axis for batch in batches)
+
+    def each(axis: int) -> tuple[int, ...] | None:
+        if found.source.tag is None:
+            return None
+        tag = found.resolve()
+        number: Any = _with_lengths(shape, tag)[axis] if isinstance(tag, Tag) else shape[axis]
+        return number.each if type(number) in NUMBERS else (number,) * tracker.batch_size
+
+    return torch.Size(
+        [
+            later_number(size, partial(each, axis)) if any(may_have_positions(role) for _, role in factors) else size
+            for axis, (size, factors) in enumerate(zip(shape, found.axes, strict=True))
+        ]
+    )
+
+
 def _lengths_of(role: Any) -> tuple[int, ...] | None:
     if isinstance(role, Gaps):
         return tuple(role.valid.sum(1).tolist())
@@ -250,10 +109,11 @@ def _lengths_of(role: Any) -> tuple[int, ...] | None:
 @rule(Tensor.__len__, *named("numel nelement"), reads_inputs=True)
 def count(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """len(x) and x.numel(), which Python and torch want as plain numbers."""
-    found = tracker.states.get(args[0])
-    if isinstance(found, Tag) and found.has_padding and (func is not Tensor.__len__ or 0 in found.extents):
-        tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
-    return func(*args, **kwargs)
+    result = func(*args, **kwargs)
+    if not tracker.is_first_look:
+        sizes: Any = shape(tracker, attribute("shape"), args, {})
+        note_counts(tracker, name_of(func), sizes[:1] if func is Tensor.__len__ else sizes)
+    return result
 
 
 # ---- tensors that are made of them ----
@@ -262,8 +122,7 @@ def count(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 @rule(*named("hann_window hamming_window bartlett_window blackman_window kaiser_window randperm"), reads_inputs=True)
 def make_window(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As long as the positions, and other numbers for each length."""
-    if has_count((args, kwargs)):
-        tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
+    note_counts(tracker, name_of(func), (args, kwargs))
     return _made(tracker, func, args, kwargs)
 
 
@@ -271,8 +130,8 @@ def make_window(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
 def make_tensor(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """So many steps between two numbers, or a tensor of one number: for a sequence alone, others."""
     begin = 0 if "space" in func.__name__ else 1 if func is torch.full else 2  # behind the sizes
-    if has_count((args[begin:], {name: one for name, one in kwargs.items() if name != "size"})):
-        tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
+    values = {name: one for name, one in kwargs.items() if name != "size"}
+    note_counts(tracker, name_of(func), (args[begin:], values))
     return _made(tracker, func, args, kwargs)
 
 
@@ -284,13 +143,12 @@ def as_tensor(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
         found = tracker.look(number)
         result = func(*args, **kwargs)
         tracker.states[result] = found
-    elif type(number) in NUMBERS:
+    elif is_known(number):
         result = _made(tracker, func, args, kwargs)
         tracker.scalars[result] = tracker.numbers_on(number.each, result.device, result.dtype)
         tracker.has_scalars = True
     else:
-        if has_count(number):
-            tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
+        note_counts(tracker, name_of(func), number)
         result = tracker.call_unknown(func, of_sequence(args, None), kwargs)
     return result
 
@@ -305,8 +163,12 @@ def arange(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         kwargs.get(name, args[place] if len(args) > max(place, 1) else default)
         for name, place, default in (("start", 0, 0), ("end", 1, args[0] if args else 0), ("step", 2, 1))
     )
-    if has_count(step) or (has_count(start) and has_count(start + end)):
-        tracker.notes.lost("arange", tracker.module, BACKWARDS)
+    used = list(numbers_in((start, end, step)))
+    if used:
+        tracker.notes.lost_if(
+            lambda: has_count(step) or (has_count(start) and has_count(start + end)),
+            used, "arange", tracker.module, BACKWARDS,
+        )  # fmt: skip
     return _made(tracker, func, args, kwargs)
 
 
@@ -319,14 +181,21 @@ def _made(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 # ---- for rules ----
 
 
+def note_counts(tracker: Tracker, what: str, values: Any, why: str = DIFFERS) -> None:
+    """Report a function if a number among the values is another one for each sequence."""
+    numbers = list(numbers_in(values))
+    if numbers:
+        tracker.notes.lost_if(lambda: has_count(numbers), numbers, what, tracker.module, why)
+
+
 def note_mixing(tracker: Tracker, func: Any, x: Tensor, axes: Iterable[int], arguments: Any = None) -> None:
     """Report a function that mixes values of a tensor that the model has made, of which each position has one.
 
     Such as the mean of ones(b, t): for a sequence alone there would be fewer. Also if an argument is a number of
     positions, as in interpolate(table, size=t).
     """
+    note_counts(tracker, name_of(func), arguments)
     if has_count(arguments):
-        tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
         return
     sizes = tracker.states.sizes
     of_positions = any(x.shape[axis] > 1 and x.shape[axis] in sizes for axis in axes)
@@ -351,38 +220,12 @@ def note_places(tracker: Tracker, func: Any, axes: Sequence[Any], others: Iterab
         tracker.notes.lost(name_of(func), tracker.module, PLACES)
 
 
-def counts_in(value: Any) -> Iterator[Any]:
-    """The numbers that differ by sequence: the value, or those in a tuple, list, slice or dictionary."""
-    if type(value) in NUMBERS:
-        yield value
-    elif isinstance(value, slice):
-        yield from counts_in((value.start, value.stop, value.step))
-    elif isinstance(value, (tuple, list, dict)):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from counts_in(one)
-
-
-def has_count(value: Any) -> bool:
-    return next(counts_in(value), None) is not None
-
-
-def of_sequence(value: Any, row: int | None) -> Any:
-    """An argument with its numbers for one sequence; None: for the whole batch."""
-    if isinstance(value, (tuple, list)):
-        return type(value)(of_sequence(one, row) for one in value)
-    if isinstance(value, slice):
-        return slice(*(of_sequence(one, row) for one in (value.start, value.stop, value.step)))
-    if isinstance(value, dict):
-        return {name: of_sequence(one, row) for name, one in value.items()}
-    return (plain(value) if row is None else value.each[row]) if type(value) in NUMBERS else value
-
-
 def per_sequence(tracker: Tracker, number: Any, x: Tensor, tag: Tag, is_divisor: bool) -> Tensor | None:
     """The number as a tensor that broadcasts to x; None if x is not a batch of as many sequences.
 
     is_divisor   1 instead of 0 for sequences without positions: what they give means nothing, but is not NaN
     """
-    if tag.batch is None or len(number.each) != tag.batch_size:
+    if tag.batch is None or number.each is None or len(number.each) != tag.batch_size:
         return None
     each = tuple(one or 1 for one in number.each) if is_divisor else number.each
     dtype = x.dtype if x.is_floating_point() or x.is_complex() else None
@@ -404,7 +247,7 @@ def of_scalars(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
 
     def each(one: Any) -> Any:
         if type(one) in NUMBERS:
-            return tracker.numbers_on(one.each, device)
+            return plain(one) if one.each is None else tracker.numbers_on(one.each, device)
         return tracker.scalars.get(one, one) if isinstance(one, Tensor) else one
 
     tracker.scalars[result] = func(*map(each, args), **{name: each(one) for name, one in kwargs.items()})

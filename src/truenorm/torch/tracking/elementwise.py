@@ -17,18 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from truenorm.torch._inputs import values_are_readable
 from truenorm.torch.tracking.calls import name_of, tensors_in
-from truenorm.torch.tracking.counts import (
-    DIFFERS,
-    NUMBERS,
-    has_count,
-    note_places,
-    of_scalars,
-    of_sequence,
-    per_sequence,
-    with_scalars,
-)
+from truenorm.torch.tracking.counts import note_counts, note_places, of_scalars, per_sequence, with_scalars
 from truenorm.torch.tracking.inputs import Fresh, join_inputs
+from truenorm.torch.tracking.numbers import DIFFERS, NUMBERS, has_count, of_sequence
 from truenorm.torch.tracking.registry import attribute, named, rule
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import (
@@ -79,7 +72,6 @@ KEEPS_NOTHING = named(
 )
 SUMS = set(named("add add_ sub sub_ subtract subtract_ rsub __radd__ __rsub__ __add__ __sub__ maximum minimum"))
 PRODUCTS = set(named("mul mul_ multiply multiply_ __mul__ __rmul__"))
-SCALES = PRODUCTS | set(named("prelu"))
 DIVISIONS = set(named("div div_ divide divide_ true_divide true_divide_ __truediv__ floor_divide __floordiv__"))
 OF_NUMBERS = SUMS | PRODUCTS | DIVISIONS | set(named("remainder pow __pow__ gt ge lt le __rdiv__ __rtruediv__"))
 VIEWS = (attribute("data"), attribute("real"))
@@ -88,6 +80,11 @@ POLES = (
     POWERS | DIVISIONS | set(named("sqrt log log2 log10 log1p rsqrt reciprocal asin acos arcsin arccos atanh arctanh"))
 )
 POLES |= set(named("logit erfinv __rdiv__ __rtruediv__ sqrt_ log_ rsqrt_ reciprocal_ log1p_ pow_"))
+# The gradient of one argument is a product with another.
+SCALES = (
+    PRODUCTS | DIVISIONS | POWERS | set(named("prelu __rpow__ __rdiv__ __rtruediv__ pow_ lerp lerp_ addcmul addcmul_"))
+)
+SCALES |= set(named("addcdiv addcdiv_ atan2 hypot xlogy fmod remainder logaddexp logaddexp2 copysign"))
 OF_TYPE = set(named("type_as to"))  # another tensor only gives its dtype and device
 
 SIMPLE = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
@@ -110,10 +107,11 @@ def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
         if scalar is not None:
             return scalar
         args, kwargs = _with_counts(tracker, func, args, kwargs)
-    if len(args) > 1 and func in SCALES:
-        args = _without_nan(tracker, func, args)
-    elif func in POLES and torch.is_grad_enabled():
-        args = _away_from_poles(tracker, func, args)
+    if torch.is_grad_enabled():
+        if len(args) > 1 and func in SCALES:
+            args = _without_nan(tracker, func, args)
+        if func in POLES:
+            args = _away_from_poles(tracker, func, args)
     first: Any = args[0] if args else None
     before = tracker.look(first) if isinstance(first, Tensor) else MADE
     result = func(*args, **kwargs)
@@ -145,6 +143,8 @@ def _of_known(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     elif len(rest) == 1 and isinstance(rest[0], Tensor) and func not in OF_TYPE:
         other = tracker.look(rest[0])
         if type(other) is not Tag or other.axes != tag.axes or tag.has_crop or other.has_crop:
+            return None
+        if func in SCALES and ANY in (tag.padding, other.padding) and tag.has_padding and torch.is_grad_enabled():
             return None
         key, tags = (func, other.padding), [tag, other]
     else:
@@ -201,19 +201,34 @@ def _padding_after(func: Any, tags: list[Tag], axes: tuple[Axis, ...]) -> Paddin
 
 def _without_nan(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """For x * weight: the gradient of the weight sums over padding, where 0 * NaN is NaN."""
-    if not any(isinstance(one, Tensor) and one.requires_grad and tracker.tag(one) is None for one in args[:2]):
-        return args
     new = list(args)
-    for i, one in enumerate(args[:2]):
-        tag = tracker.tag(one)
-        if tag is not None and tag.has_padding and tag.padding is ANY:
-            if i == 0 and func.__name__.endswith("_"):  # it is changed in any case
-                one.masked_fill_(tracker.mask(tag, one.device), 0)
-                tracker.states[one] = tag.having(ZERO)
+    for i, one in enumerate(args):
+        if not isinstance(one, Tensor) or not one.is_floating_point():
+            continue
+        if not any(isinstance(other, Tensor) and other.requires_grad for other in (*args[:i], *args[i + 1 :])):
+            continue
+        found = tracker.look(one)
+        if isinstance(found, Fresh):
+            _check_finite(tracker, func, one, found)
+        elif isinstance(found, Tag) and found.has_padding and not found.has_open and found.padding is ANY:
+            if i == 0 and _is_in_place(func):  # it is changed in any case
+                one.masked_fill_(tracker.mask(found, one.device), 0)
+                tracker.states[one] = found.having(ZERO)
                 continue
-            new[i], filled = tracker.fill_unless_finite(one, tag)
+            new[i], filled = tracker.fill_unless_finite(one, found)
             tracker.states[new[i]] = filled
     return tuple(new)
+
+
+def _is_in_place(func: Any) -> bool:
+    return func.__name__.endswith("_") and not func.__name__.startswith("_")
+
+
+def _check_finite(tracker: Tracker, func: Any, x: Tensor, found: Fresh) -> None:
+    """An input may be scaled by parameters before its positions are known, unless NaN would reach their gradients."""
+    if found.source.tag is None and tracker.batch_axes(found) and values_are_readable(x) and not x.isfinite().all():
+        where = tracker.notes.describe(name_of(func), tracker.module, "it holds NaN or inf")
+        raise tracker.unknown_error(found, where)
 
 
 def _away_from_poles(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -228,7 +243,7 @@ def _away_from_poles(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tupl
         return args
     if func in POWERS and isinstance(args[1], (int, float)) and args[1] >= 1:
         return args
-    if place == 0 and func.__name__.endswith("_") and not func.__name__.startswith("_"):  # it is changed in any case
+    if place == 0 and _is_in_place(func):  # it is changed in any case
         x.masked_fill_(tracker.mask(tag, x.device), 0.5)
         tracker.states[x] = tag.having(FINITE)
         return args
@@ -243,14 +258,17 @@ def _with_counts(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dic
         args = with_scalars(tracker, args)
     x: Any = args[0] if args else None
     tag = tracker.tag(x)
+    per_position = tag is None and isinstance(x, Tensor) and x.dim() == 1
     if not has_count((args[1:], kwargs)):
-        return args, kwargs
+        if func in DIVISIONS or func not in OF_NUMBERS or per_position or tag is not None:
+            note_counts(tracker, name_of(func), (args[1:], kwargs))
+        return of_sequence(args, None), of_sequence(kwargs, None)
     if func in OF_NUMBERS and tag is not None and type(args[1]) in NUMBERS:
         values = per_sequence(tracker, args[1], x, tag, func in DIVISIONS)
         if values is not None:
             tracker.states[values] = make_tag(values.shape, tag.batch or 0, {}, FINITE)
             return (x, values, *args[2:]), of_sequence(kwargs, None)
-    per_position = tag is None and isinstance(x, Tensor) and x.dim() == 1 and len(x) in tracker.states.sizes
+    per_position = per_position and len(x) in tracker.states.sizes
     if func in DIVISIONS or func not in OF_NUMBERS or per_position:  # but not of pairs, as t - 1 + i - j
         tracker.notes.lost(name_of(func), tracker.module, DIFFERS)
     return of_sequence(args, None), of_sequence(kwargs, None)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from truenorm.torch.tracking.alone import alone_by_row
-from truenorm.torch.tracking.counts import counts_in, has_count, note_mixing, of_sequence
+from truenorm.torch.tracking.counts import note_mixing
 from truenorm.torch.tracking.indices import look_up, part_of_input
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.numbers import counts_in, has_count, of_sequence
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.relative_shift import after_index
 from truenorm.torch.tracking.states import MADE
@@ -71,7 +72,7 @@ def _part(tracker: Tracker, func: Any, x: Tensor, index: Any) -> Any:
     if has_count(index):  # `full` keeps what they are for each sequence
         index = of_sequence(index, None)
     if isinstance(found, Fresh):
-        return part_of_input(tracker, func, x, index, of_sequence(full, None), found)
+        return part_of_input(tracker, func, x, of_sequence(index, None), full, found)
     if not isinstance(found, Tag):
         _note_end(tracker, func, x, full)
         result = func(x, index)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.numbers import numbers_in
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import Axis, Factor, Lost, Padding, Tag
 from truenorm.torch.tracking.tracker import Tracker
@@ -33,7 +34,7 @@ def part_of_input(tracker: Tracker, func: Any, x: Tensor, index: Any, full: list
         elif all(factor.role is None for factor in found.axes[axis]):
             if isinstance(one, slice):
                 axes.append((Factor(len(range(*one.indices(x.shape[axis])))),))
-        elif isinstance(one, slice) and origin is not None and (one.start is None or one.start >= 0):
+        elif isinstance(one, slice) and origin is not None and _begins_at_the_same(one):
             axes.append((Factor(len(range(*one.indices(x.shape[axis]))), origin.sliced(one)),))
         else:
             return tracker.refuse(func, (x, index), {}, found)
@@ -41,6 +42,11 @@ def part_of_input(tracker: Tracker, func: Any, x: Tensor, index: Any, full: list
     result = func(x, index)
     tracker.states[result] = found.with_axes(axes)
     return result
+
+
+def _begins_at_the_same(part: slice) -> bool:
+    """Whether a slice begins at the same position of each sequence, with the same steps."""
+    return next(numbers_in((part.start, part.step)), None) is None and (part.start is None or part.start >= 0)
 
 
 def look_up(tracker: Tracker, func: Any, index: Any, axis: int, result: Tensor) -> Any:

@@ -71,7 +71,10 @@ class Fresh:
                 elif isinstance(role, Gaps) and origin.slices:
                     return Lost("a slice of positions with gaps")
                 else:
-                    factors.append(Factor(factor.size, _sliced(role, origin)))
+                    left = _sliced(role, origin)
+                    if isinstance(left, tuple) and max(left, default=0) > factor.size:
+                        return Lost("a slice of more positions than the padded batch has")
+                    factors.append(Factor(factor.size, left))
             axes.append(tuple(factors))
         if rows is None:
             if self.source.tag.batch is not None and self.source.tag.is_ragged:
@@ -81,7 +84,9 @@ class Fresh:
 
 
 def _sliced(role: Role, origin: FromInput) -> Role:
-    return tuple(len(origin.of(range(n))) for n in role) if isinstance(role, tuple) and origin.slices else role
+    if not isinstance(role, tuple) or not origin.slices:
+        return role
+    return tuple(len(origin.of(range(n), row)) for row, n in enumerate(role))
 
 
 def _without_ones(axis: Axis) -> Axis:

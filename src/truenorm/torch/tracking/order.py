@@ -13,7 +13,8 @@ from torch import Tensor
 
 from truenorm.torch.tracking.alone import alone_by_row
 from truenorm.torch.tracking.calls import name_of
-from truenorm.torch.tracking.counts import has_count, note_mixing, of_sequence
+from truenorm.torch.tracking.counts import note_mixing
+from truenorm.torch.tracking.numbers import has_count, of_sequence
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import Factor, Tag, has_role

@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, alone_by_row
 from truenorm.torch.tracking.convolution import after, positions_of, spread, without_positions
-from truenorm.torch.tracking.counts import has_count, note_mixing, of_sequence
+from truenorm.torch.tracking.counts import note_mixing
+from truenorm.torch.tracking.numbers import has_count, of_sequence
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import Padding, Tag
 from truenorm.torch.tracking.tracker import Tracker

@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, alone_by_row, cat_positions
 from truenorm.torch.tracking.calls import tensors_in
-from truenorm.torch.tracking.counts import as_count, has_count, note_mixing, note_places, of_sequence, plain
+from truenorm.torch.tracking.counts import as_count, note_mixing, note_places
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.numbers import has_count, of_sequence, plain
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import (

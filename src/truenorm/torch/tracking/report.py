@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,7 @@ class Notes:
         self.not_given: dict[nn.Module, None] = {}
         self.not_converted: dict[nn.Module, None] = {}
         self.mixed: dict[tuple[str, nn.Module | None, str], None] = {}
+        self.open: list[tuple[Callable[[], bool], tuple[str, nn.Module | None, str]]] = []  # true or not later
         self._names: dict[nn.Module, str] | None = None
 
     def lost(self, function: str, module: nn.Module | None, why: str) -> str:
@@ -79,11 +81,21 @@ class Notes:
         self.mixed[function, module, why] = None
         return self.describe(function, module, why)
 
+    def lost_if(
+        self, differs: Callable[[], bool], numbers: list[Any], function: str, module: nn.Module | None, why: str
+    ) -> None:
+        """Note a use of numbers of positions, if sequences alone would differ: now, or when the numbers are known."""
+        if differs():
+            self.lost(function, module, why)
+        elif any(getattr(one, "each", ()) is None for one in numbers):
+            self.open.append((differs, (function, module, why)))
+
     def report(self) -> PaddedReport:
         def names(modules: Any) -> tuple[str, ...]:
             return tuple(self.name(module) for module in modules)
 
-        mixed = tuple(self.describe(*one) for one in self.mixed)
+        found = dict.fromkeys([*self.mixed, *(key for differs, key in self.open if differs())])
+        mixed = tuple(self.describe(*one) for one in found)
         return PaddedReport(names(self.given), names(self.not_given), names(self.not_converted), mixed)
 
     def describe(self, function: str, module: nn.Module | None, why: str) -> str:

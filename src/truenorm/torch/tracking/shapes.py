@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from truenorm.torch.tracking.calls import tensors_in
-from truenorm.torch.tracking.counts import plain
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.numbers import plain
 from truenorm.torch.tracking.registry import attribute, named, rule
 from truenorm.torch.tracking.relative_shift import after_view
 from truenorm.torch.tracking.states import MADE

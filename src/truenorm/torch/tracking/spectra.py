@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from truenorm.torch.tracking.counts import of_sequence
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.numbers import of_sequence
 from truenorm.torch.tracking.registry import rule
 from truenorm.torch.tracking.tag import BATCH, Axis, Factor, Padding, Tag, has_role, make_tag
 from truenorm.torch.tracking.tracker import Tracker

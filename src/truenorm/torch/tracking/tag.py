@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from truenorm.torch.tracking.cached import cached_property
+from truenorm.torch.tracking.numbers import of_sequence
 
 T = TypeVar("T")
 
@@ -87,10 +88,10 @@ class FromInput:
     def sliced(self, part: slice) -> FromInput:
         return FromInput(self.axis, (*self.slices, (part.start, part.stop, part.step)))
 
-    def of(self, positions: range) -> range:
-        """Which positions are left."""
+    def of(self, positions: range, row: int | None = None) -> range:
+        """Which positions are left, in one sequence: a slice may end at another number of positions in each."""
         for one in self.slices:
-            positions = positions[slice(*one)]
+            positions = positions[slice(*of_sequence(one, row))]
         return positions
 
 
@@ -419,8 +420,10 @@ def broadcast(tags: Sequence[Tag], shape: Sequence[int]) -> tuple[Axis, ...] | N
                 other = tag.axes[axis]
                 if not has_role(other):
                     continue
-                if size_of(other) != shape[axis]:
-                    return None  # one position for all: whether it is valid differs by sequence
+                if size_of(other) != shape[axis]:  # one position for all
+                    if size_of(other) == 1 and isinstance(role := role_of(other), tuple) and all(role):
+                        continue  # valid in every sequence, as the first one
+                    return None
                 merged = merge_roles(found, other)
                 if merged is None:
                     return None

@@ -17,6 +17,7 @@ from truenorm.torch._compat import name_of_autograd_function
 from truenorm.torch.tracking.calls import first_by_position, name_of, tensors_in, tensors_of
 from truenorm.torch.tracking.inputs import Fresh, Input
 from truenorm.torch.tracking.masks import make_mask
+from truenorm.torch.tracking.numbers import plain
 from truenorm.torch.tracking.registry import READS_INPUTS, RULES
 from truenorm.torch.tracking.report import Notes
 from truenorm.torch.tracking.states import MADE, State, States
@@ -65,12 +66,13 @@ class Tracker:
         """
         from truenorm.torch.tracking.arguments import axes_of, extents_of
 
+        shape = tuple(map(plain, x.shape))
         if lengths is None:
-            self.set(x, Tag(tuple((Factor(size),) for size in x.shape)))
+            self.set(x, Tag(tuple((Factor(size),) for size in shape)))
             return x
         given = self.extents if isinstance(lengths, tuple) and not lengths else extents_of(lengths, None)[0]
         axes = axes_of("follow", along, x.dim(), len(given))
-        self.set(x, self._root(x.shape, 0, dict(zip(axes, given, strict=True)), lambda: "follow"))
+        self.set(x, self._root(shape, 0, dict(zip(axes, given, strict=True)), lambda: "follow"))
         return x
 
     # ---- states ----
@@ -223,7 +225,7 @@ class Tracker:
 
     def is_shared(self, x: Tensor) -> bool:
         """Whether a tensor is one for all sequences, as positions of an embedding (1, t, c) are."""
-        return len(x) == 1 and self.batch_size != 1
+        return self.batch_size != 1 and bool(plain(x.shape[0]) == 1)
 
     def _root(self, shape: Sequence[int], batch: int, extents: dict[int, Extent], who: Callable[[], str]) -> Tag:
         rows, shape = shape[batch] if shape else 0, tuple(shape)
@@ -356,7 +358,7 @@ class Tracker:
         for one in tensors_in(args[2:] if func is Tensor.__setitem__ else (args, kwargs)):
             found = self.look(one)
             if isinstance(found, Fresh):
-                if not self._batch_axes(found):
+                if not self.batch_axes(found):
                     constants.append((one, found))
                 elif found.source.has_values:
                     return found
@@ -369,7 +371,7 @@ class Tracker:
             self.states[one] = MADE
         return None
 
-    def _batch_axes(self, found: Fresh) -> list[int]:
+    def batch_axes(self, found: Fresh) -> list[int]:
         """Which axes of an input may be the batch; if there is none, it cannot be the sequences."""
         return [axis for axis, size in enumerate(found.source.shape[:-1][:2]) if size == self.batch_size]
 
@@ -389,7 +391,7 @@ class Tracker:
     def unknown(self, func: Any, found: Fresh) -> State:
         """The state of a result that depends on positions of an input that are not known, or an error."""
         shape = found.source.shape
-        batches = self._batch_axes(found)
+        batches = self.batch_axes(found)
         if not batches:
             return MADE
         name, why = name_of(func), f"an input whose positions are not known: {self._along_hint(shape)}"
