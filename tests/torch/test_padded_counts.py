@@ -390,3 +390,37 @@ def test_a_number_of_an_input_outside_of_all_modules() -> None:
         return layer(x).sum(2) / t
 
     assert_as_alone(model, x, LENGTHS, parameters=[*layer.parameters()])
+
+
+EARLY: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "div": lambda y, t: y / t,
+    "avg_pool1d": lambda y, t: functional.avg_pool1d(y, t),
+    "max_pool1d": lambda y, t: functional.max_pool1d(y, t // 2),
+    "topk": lambda y, t: y.topk(t // 2, 2).values.mean(2),
+    "__getitem__": lambda y, t: y[:, :, : t // 2],
+    "pad": lambda y, t: functional.pad(y, (0, t % 4)),
+}
+
+
+@pytest.mark.parametrize("reads_it", [False, True])
+@pytest.mark.parametrize("name", EARLY)
+def test_numbers_of_an_input_that_no_layer_has_read_yet_are_reported(name: str, reads_it: bool) -> None:
+    """Such as a mask that is never read, or a second input that is read later."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv1d(3, 4, 3, padding=1)
+
+        def forward(self, x: Tensor, other: Tensor) -> Tensor:
+            y = EARLY[name](self.layer(x), other.shape[2])
+            if reads_it:
+                self.layer(other)
+            return y
+
+    x, other = normal(2, 3, 9), normal(2, 3, 9, seed=1)
+    for lengths, is_lost in (([9, 4], True), ([9, 9], not reads_it)):
+        with tnt.padded(lengths=lengths) as tracked:
+            Two()(x, other)
+        expected = f"{name} in Two (a number of positions of an input that no layer had read)"
+        assert (expected in tracked.report.mixed) == is_lost

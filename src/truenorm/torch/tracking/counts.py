@@ -30,6 +30,7 @@ from truenorm.torch.tracking.tag import FromInput, Gaps, Padding, Tag, make_tag,
 from truenorm.torch.tracking.tracker import Tracker
 
 OF_POSITIONS = "of a tensor with as many values as there are positions"
+EARLY = "a number of positions of an input that no layer had read"
 PLACES = "values by the place of a position, but padding comes before valid positions"
 BACKWARDS = f"{DIFFERS}: make it of a tensor with lengths, as torch.ones_like(x).cumsum(2).flip(2) - 1"
 
@@ -186,6 +187,20 @@ def note_counts(tracker: Tracker, what: str, values: Any, why: str = DIFFERS) ->
     numbers = list(numbers_in(values))
     if numbers:
         tracker.notes.lost_if(lambda: has_count(numbers), numbers, what, tracker.module, why)
+
+
+def take_counts(tracker: Tracker, func: Any, values: Any) -> bool:
+    """Whether a function of a tensor with lengths has a number among its arguments that differs by sequence.
+
+    One that is not known yet is used as a plain one. That is reported, unless it turns out to be the same for all.
+    """
+    early = [one for one in numbers_in(values) if one.each is None]
+    if early:
+        tracker.notes.lost_if(
+            lambda: any(one.each is None or has_count(one) for one in early),
+            early, name_of(func), tracker.module, EARLY,
+        )  # fmt: skip
+    return has_count(values)
 
 
 def note_mixing(tracker: Tracker, func: Any, x: Tensor, axes: Iterable[int], arguments: Any = None) -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from truenorm.torch._inputs import values_are_readable
 from truenorm.torch.tracking.calls import name_of, tensors_in
-from truenorm.torch.tracking.counts import note_counts, note_places, of_scalars, per_sequence, with_scalars
+from truenorm.torch.tracking.counts import note_counts, note_places, of_scalars, per_sequence, take_counts, with_scalars
 from truenorm.torch.tracking.inputs import Fresh, join_inputs
 from truenorm.torch.tracking.numbers import DIFFERS, NUMBERS, has_count, of_sequence
 from truenorm.torch.tracking.registry import attribute, named, rule
@@ -259,8 +259,8 @@ def _with_counts(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dic
     x: Any = args[0] if args else None
     tag = tracker.tag(x)
     per_position = tag is None and isinstance(x, Tensor) and x.dim() == 1
-    if not has_count((args[1:], kwargs)):
-        if func in DIVISIONS or func not in OF_NUMBERS or per_position or tag is not None:
+    if not (take_counts(tracker, func, (args[1:], kwargs)) if tag is not None else has_count((args[1:], kwargs))):
+        if tag is None and (func in DIVISIONS or func not in OF_NUMBERS or per_position):
             note_counts(tracker, name_of(func), (args[1:], kwargs))
         return of_sequence(args, None), of_sequence(kwargs, None)
     if func in OF_NUMBERS and tag is not None and type(args[1]) in NUMBERS:

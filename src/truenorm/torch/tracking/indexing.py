@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from truenorm.torch.tracking.alone import alone_by_row
-from truenorm.torch.tracking.counts import note_mixing
+from truenorm.torch.tracking.counts import note_mixing, take_counts
 from truenorm.torch.tracking.indices import look_up, part_of_input
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.numbers import counts_in, has_count, of_sequence
@@ -69,7 +69,8 @@ def getitem(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> 
 def _part(tracker: Tracker, func: Any, x: Tensor, index: Any) -> Any:
     found = tracker.look(x)
     full = full_index(index, x.dim())
-    if has_count(index):  # `full` keeps what they are for each sequence
+    is_ragged = isinstance(found, Tag) and found.is_ragged
+    if take_counts(tracker, func, index) if is_ragged else has_count(index):  # `full` keeps those of each sequence
         index = of_sequence(index, None)
     if isinstance(found, Fresh):
         return part_of_input(tracker, func, x, of_sequence(index, None), full, found)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from truenorm.torch.tracking.alone import alone_by_row
 from truenorm.torch.tracking.calls import name_of
-from truenorm.torch.tracking.counts import note_mixing
+from truenorm.torch.tracking.counts import note_mixing, take_counts
 from truenorm.torch.tracking.numbers import has_count, of_sequence
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
@@ -70,7 +70,7 @@ def _at(made: Any, place: int | None) -> Tensor:
 
 def _of_each(tracker: Tracker, func: Any, x: Tensor, tag: Tag, given: dict[str, Any], place: int | None) -> Tensor:
     """Of each sequence alone. A number of values is one for all, unless it is made of numbers of positions."""
-    fixed = "k" in given and not has_count(given["k"])
+    fixed = "k" in given and not take_counts(tracker, func, given["k"])
     return alone_by_row(
         tracker, func, x, tag, lambda one, row: _at(func(one, **of_sequence(given, row)), place), fixed=fixed
     )

@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, alone_by_row
 from truenorm.torch.tracking.convolution import after, positions_of, spread, without_positions
-from truenorm.torch.tracking.counts import note_mixing
-from truenorm.torch.tracking.numbers import has_count, of_sequence
+from truenorm.torch.tracking.counts import note_mixing, take_counts
+from truenorm.torch.tracking.numbers import of_sequence
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import Padding, Tag
 from truenorm.torch.tracking.tracker import Tracker
@@ -79,7 +79,7 @@ def max_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[st
     tag = positions_of(tracker, func, x, count)
     if tag is None:
         return _of_constant(tracker, func, x, given)
-    if has_count(given):
+    if take_counts(tracker, func, given):
         return _of_each(tracker, func, x, tag, given)
     lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     result = func(tracker.fill(x, tag, lowest), **given)
@@ -95,7 +95,7 @@ def mean_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     tag = positions_of(tracker, func, x, count)
     if tag is None:
         return _of_constant(tracker, func, x, given)
-    if has_count(given):
+    if take_counts(tracker, func, given):
         return _of_each(tracker, func, x, tag, given)
     sides = any(spread(given.get("padding", 0), count))
     divisors_differ = given.get("ceil_mode", False) or (sides and not given.get("count_include_pad", True))
@@ -139,7 +139,7 @@ def adaptive_pool(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: di
     sizes = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,) * count
     if set(sizes) == {1} and len(tag.lengths) == len(tag.extents) and "avg" in func.__name__:
         return _mean_of_all(tracker, x, tag)
-    if has_count(given):
+    if take_counts(tracker, func, given):
         return alone_by_row(tracker, func, x, tag, lambda one, row: func(one, **of_sequence(given, row)))
     fixed = all(sizes[axis - 2] is not None for axis in tag.extents)
     return alone(tracker, func, x, tag, lambda one: func(one, **given), fixed=fixed)
@@ -177,7 +177,7 @@ def interpolate(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
         return result
     scale = given.get("scale_factor")
     mode = given.get("mode", "bilinear" if func is functional.upsample_bilinear else "nearest")
-    if has_count(given):
+    if take_counts(tracker, func, given):
         return alone_by_row(tracker, func, x, tag, lambda one, row: func(one, **of_sequence(given, row)))
     if scale is None:
         sizes = given["size"]

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, alone_by_row, cat_positions
 from truenorm.torch.tracking.calls import tensors_in
-from truenorm.torch.tracking.counts import as_count, note_mixing, note_places
+from truenorm.torch.tracking.counts import as_count, note_mixing, note_places, take_counts
 from truenorm.torch.tracking.inputs import Fresh
-from truenorm.torch.tracking.numbers import has_count, of_sequence, plain
+from truenorm.torch.tracking.numbers import of_sequence, plain
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import (
@@ -221,7 +221,7 @@ def pad(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]) ->
     mode = given.get("mode", "constant")
     if any(axis not in found.lengths for axis in ragged):
         return tracker.lose(func(x, **of_sequence(given, None)), func, "the batch, or positions with gaps")
-    if has_count(given["pad"]):
+    if take_counts(tracker, func, given["pad"]):
         return alone_by_row(tracker, func, x, found, lambda one, row: func(one, **of_sequence(given, row)))
     constant = mode == "constant"
     if not constant and any(right or mode == "circular" for _, right in ragged.values()):

@@ -85,10 +85,10 @@ class Notes:
         self, differs: Callable[[], bool], numbers: list[Any], function: str, module: nn.Module | None, why: str
     ) -> None:
         """Note a use of numbers of positions, if sequences alone would differ: now, or when the numbers are known."""
-        if differs():
-            self.lost(function, module, why)
-        elif any(getattr(one, "each", ()) is None for one in numbers):
+        if any(getattr(one, "each", ()) is None for one in numbers):
             self.open.append((differs, (function, module, why)))
+        elif differs():
+            self.lost(function, module, why)
 
     def report(self) -> PaddedReport:
         def names(modules: Any) -> tuple[str, ...]:
