@@ -77,6 +77,10 @@ def test_seed_hidden_and_batch_choose_the_network(capsys: pytest.CaptureFixture[
         (["--example", "network", "--hidden", "0"], "--hidden: a number >= 1, got 0."),
         (["--example", "network", "--lr", "inf"], "--lr: a finite number, got inf."),
         (
+            ["--example", "network", "--data", "students"],
+            "--data: needs words, but students is a table. Give a file with one word per line, or names.",
+        ),
+        (
             ["--example", "network", "--data", "missing.txt"],
             "--data: a file, names, surnames or words, got missing.txt, which does not exist.",
         ),

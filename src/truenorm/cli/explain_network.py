@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from truenorm.lab.config import Config, make_config
+from truenorm.lab.config import STUDENTS, Config, make_config
 from truenorm.lab.data import Alphabet, Batches, Examples, next_character_examples
 from truenorm.lab.explanation import NetworkExplanation, explain_network
 from truenorm.lab.networks import Network
@@ -28,6 +28,10 @@ def explain_training_step(options: Mapping[str, Any]) -> NetworkExplanation:
     words = given.pop("words", None)
     if words is not None and "data" in given:
         raise ValueError("--words: not beside --data, which has words of its own. Leave one of them out.")
+    if given.get("data") == STUDENTS:
+        raise ValueError(
+            f"--data: needs words, but {STUDENTS} is a table. Give a file with one word per line, or names."
+        )
     if given.get("batch") == 1:
         raise ValueError("--batch: at least 2, as batch norm needs more than one value, got 1.")
     config = make_config(DEFAULTS | given)
