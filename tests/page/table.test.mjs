@@ -88,7 +88,7 @@ const see = (name, sheet, row, column, { options, ...more } = {}) => {
 
 test("a cell's formula has its numbers in it", () => {
     assert.deepEqual(see("batch", "xhat", 0, 0), {
-        title: "Row 1, column 1", lines: ["xhat = (7 - 4) / sqrt(6.4 + 1×10⁻⁵) ≈ 1.186"],
+        title: "Row 1, column 1", lines: ["xhat = (x - mean) / sqrt(var + eps) = (7 - 4) / sqrt(6.4 + 1×10⁻⁵) ≈ 1.186"],
     });
     assert.equal(see("batch", "x", 0, 0).title, "Row 1, column 1, with the μ and σ² of the 5 cells in its box");
     assert.deepEqual(see("batch", "mean", 3, 0), {
@@ -99,9 +99,11 @@ test("a cell's formula has its numbers in it", () => {
     });
     assert.deepEqual(see("batch", "y", 0, 0).lines, ["y = weight · xhat + bias = 2 · 1.186 + (−1) ≈ 1.372"]);
     assert.deepEqual(see("rms", "var", 0, 0).lines, ['"mean of x²" = (7² + 5² + 4²) / 3 = 30']);
-    assert.deepEqual(see("rms", "xhat", 0, 0).lines, ["xhat = (7) / sqrt(30 + 1×10⁻⁵) ≈ 1.278"]);
+    assert.deepEqual(see("rms", "xhat", 0, 0).lines, [
+        'xhat = x / sqrt("mean of x²" + eps) = (7) / sqrt(30 + 1×10⁻⁵) ≈ 1.278',
+    ]);
     assert.deepEqual(see("batch", "xhat", 0, 0, { options: { eps: 0.5, eps_at: "std" } }).lines, [
-        "xhat = (7 - 4) / (sqrt(6.4) + 0.5) ≈ 0.9902",
+        "xhat = (x - mean) / (sqrt(var) + eps) = (7 - 4) / (sqrt(6.4) + 0.5) ≈ 0.9902",
     ]);
 });
 

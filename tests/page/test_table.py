@@ -64,7 +64,7 @@ def test_pointing_at_a_cell_shows_its_formula_with_numbers(open_page: Open) -> N
     page = open_page("#part=table")
     said = page.locator(".table-part p.unseen")
     for sheet, row, words in (
-        ("xhat", 0, "xhat = (7 - 4) / sqrt(6.4 + 1×10⁻⁵) ≈ 1.186"),
+        ("xhat", 0, "xhat = (x - mean) / sqrt(var + eps) = (7 - 4) / sqrt(6.4 + 1×10⁻⁵) ≈ 1.186"),
         ("mean", 0, "mean = (7 + 2 + 1 + 7 + 3) / 5 = 4"),
         ("var", 0, "var = ((7 - 4)² + (2 - 4)² + (1 - 4)² + (7 - 4)² + (3 - 4)²) / 5 = 6.4"),
         ("y", 1, "y = weight · xhat + bias = 1 · (−0.7906) + 0 ≈ −0.7906"),

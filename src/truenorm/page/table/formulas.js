@@ -17,9 +17,14 @@ const MOST_TERMS = 5;
  * @type {(norm: Norm) => string}
  */
 export function generalFormula(norm) {
+    return `y = weight · ${normalisedInNames(norm)} + bias`;
+}
+
+/** @type {(norm: Norm) => string} */
+function normalisedInNames(norm) {
     const above = norm.center ? "(x - mean)" : "x";
     const below = norm.eps_at === "var" ? "sqrt(var + eps)" : "(sqrt(var) + eps)";
-    return `y = weight · ${above} / ${norm.center ? below : below.replace("var", '"mean of x²"')} + bias`;
+    return `${above} / ${norm.center ? below : below.replace("var", '"mean of x²"')}`;
 }
 
 /**
@@ -34,7 +39,7 @@ export function describeCell(out, cells, { sheet, row, column }) {
     if (sheet === "mean" || sheet === "var") return describeStatistic(out, sheet, row, column);
     if (!out.valid[row][column]) return { title: `${title}: ${whyLeftOut(cells[row][column])}`, lines: [] };
     if (sheet === "y") return { title, lines: [outputLine(out, row, column)] };
-    const line = normalisedLine(out, row, column);
+    const line = normalisedLine(out, row, column).replace("=", `= ${normalisedInNames(out.norm)} =`);
     if (sheet === "xhat") return { title, lines: [line] };
     const count = out.moments.count[s];
     const what = out.norm.center ? "μ and σ²" : "mean of squares";
