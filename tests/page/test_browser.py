@@ -276,7 +276,7 @@ def test_on_screens_nothing_is_beyond_the_edge(open_page: Open) -> None:
     page = open_page()
     for part in PARTS:
         go_to(page, f"#part={part}")
-        for width in (768, 1024, 1200, 1366, 1600):
+        for width in (768, 900, 1024, 1200, 1366, 1600):
             page.set_viewport_size({"width": width, "height": 768})
             settle(page)
             assert page.evaluate(BEYOND) == [], (part, width)

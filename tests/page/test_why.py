@@ -51,6 +51,13 @@ def test_scales_decide_which_learning_rates_work(open_page: Open) -> None:
     assert abs(thumb + 7) < 8
 
 
+def test_text_in_the_drawings_of_layer_inputs_has_the_size_of_other_text(open_page: Open) -> None:
+    for viewport in (DESKTOP, PHONE):
+        page = open_page(HERE, viewport=viewport)
+        scales = page.locator(".why .shades svg").evaluate_all("(all) => all.map((one) => one.getScreenCTM().a)")
+        assert scales == pytest.approx([1, 1], abs=0.05)
+
+
 def test_by_keyboard_alone(open_page: Open) -> None:
     page = open_page(HERE)
     page.locator("#tab-why").focus()

@@ -105,7 +105,7 @@ function arrivalView(state) {
             slider(state, "running.size", "Batch size", { stops: () => SIZES })),
         html("div", { class: "panes" }, charts.map(({ chart }) => chart.element)),
         said,
-        html("p", { class: "note" }, "Momentum is the weight of the new batch, 0.1 in PyTorch. Keras gives that of ",
+        html("p", { class: "note" }, "Momentum is the share of the new batch, 0.1 in PyTorch. Keras gives that of ",
             "the old statistics, 0.99, which is 0.01 here. σ² of a batch divides by n − 1 here, as PyTorch’s running ",
             "variance does; x̂ in training uses n."),
     );

@@ -114,7 +114,7 @@ function whatToLookAt(state, recorded) {
                 "whatever it sees, and hardly any gradient gets back through it: it is ",
                 html("em", {}, "saturated"), ", and hardly learns."),
             html("li", {}, "With batch norm, what goes in begins with mean 0 and standard deviation 1 (the usual ",
-                "distance from the mean). Its weight and bias are learned, so it does not have to stay there."),
+                "distance from the mean). γ and β are learned, so it does not have to stay there."),
             html("li", {}, "A unit that stays near 0 says nothing either: it is ", html("em", {}, "silent"), ". ",
                 silent),
             html("li", {}, "Go through the first steps with the arrow keys: what goes wrong goes wrong early."),

@@ -1,24 +1,29 @@
 /*
 Internal covariate shift: how the inputs of tanh are distributed at each moment of a recorded training run (runs.json),
 without and with batch norm. One column for each moment, one row for each interval of values: the darker, the more
-inputs. A sentence says it in numbers.
+inputs. A sentence says it in numbers. The drawings are made anew when their width changes: text keeps its size.
 */
 import { chooser } from "#lib/controls.js";
 import { html, svg } from "#lib/elements.js";
 import { formatNumber } from "#lib/numbers.js";
 import { NORM_WORDS, RECORDED_NORMS, pairAt, percentOf } from "#training/runs.js";
 
-const SIZE = { width: 420, height: 220, left: 40, right: 6, top: 18, bottom: 34 };
+const SIZE = { height: 250, left: 40, right: 6, top: 18, bottom: 34 };
 
 /** @type {(state: State, recorded: Recorded) => HTMLElement} */
 export function layerInputsView(state, recorded) {
     const { rates, reach } = recorded;
     const boxes = RECORDED_NORMS.map(() => html("div", { class: "shades" }));
     const sentence = html("p", { class: "said" });
+    function draw() {
+        pairAt(recorded, state.get("why.run")).forEach((run, i) => boxes[i].replaceChildren(
+            html("p", { class: "said" }, html("b", {}, NORM_WORDS[run.norm])),
+            shades(recorded, run, boxes[i].clientWidth || 420)));
+    }
+    new ResizeObserver(draw).observe(boxes[0]); // both have the same width
     state.watch(["why.run"], () => {
+        draw();
         const pair = pairAt(recorded, state.get("why.run"));
-        pair.forEach((run, i) => boxes[i].replaceChildren(
-            html("p", { class: "said" }, html("b", {}, NORM_WORDS[run.norm])), shades(recorded, run)));
         const [without, withNorm] = pair.map(({ std }) => endsOf(std).join(" to "));
         const [flat, flatToo] = pair.map(({ saturated }) => percentOf(saturated.at(-1)));
         sentence.textContent = `From the first step to the last the deviation goes from ${without} without batch norm, `
@@ -44,9 +49,9 @@ function endsOf(values) {
     return [values[0], values.at(-1)].map((value) => formatNumber(value ?? NaN, 3));
 }
 
-/** @type {(recorded: Recorded, run: Run) => SVGElement} */
-function shades({ moments, reach }, { into, norm, std }) {
-    const { width, height, left, right, top, bottom } = SIZE;
+/** @type {(recorded: Recorded, run: Run, width: number) => SVGElement} */
+function shades({ moments, reach }, { into, norm, std }, width) {
+    const { height, left, right, top, bottom } = SIZE;
     const bins = into[0].length;
     const [wide, high] = [(width - left - right) / moments.length, (height - top - bottom) / bins];
     const inner = bins - 2; // without the two for all that lies beyond
@@ -55,7 +60,7 @@ function shades({ moments, reach }, { into, norm, std }) {
     const [first, last] = endsOf(std);
     const label = `Inputs of tanh over time, ${NORM_WORDS[norm]}: deviation ${first} at first, ${last} at the end.`;
     return svg(
-        "svg", { role: "img", "aria-label": label, viewBox: `0 0 ${width} ${height}` },
+        "svg", { role: "img", "aria-label": label, width, height, viewBox: `0 0 ${width} ${height}` },
         into.map((counts, i) => {
             const total = counts.reduce((sum, count) => sum + count, 0);
             return counts.map((count, k) => (count === 0 ? null : svg("rect", {
