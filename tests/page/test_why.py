@@ -84,10 +84,13 @@ def test_by_keyboard_alone(open_page: Open) -> None:
     page.locator(".why .play").first.focus()
     page.keyboard.press("Enter")  # without motion: one step, from the end to the start
     assert said(page)[0].startswith("Step 0: ")
+    keys = page.locator(".why .keys")
+    assert "h₁" not in keys.inner_text()
     page.get_by_label("a hidden layer H").focus()
     page.keyboard.press("Space")
     page.get_by_label("Weights of unit 2 ×").focus()
     narrow = facts(page)["condition number λ max / λ min"]
+    assert "h₂ = max(0, 10 · (1 − 0.3 cgpa + 0.9 iq))" in keys.inner_text()
     page.keyboard.press("ArrowRight")
     wider = facts(page)["condition number λ max / λ min"]
     assert float(wider[0]) > 3 * float(narrow[0])

@@ -9,7 +9,7 @@ import { formatNumber } from "#lib/numbers.js";
 import { createPlayer } from "#lib/player.js";
 import { CLOSE, MOST_STEPS, conditionWithBias, descend, lossAt, stepsToBest } from "#why/descent.js";
 import { below, rateOf, rateSlider } from "#why/rate.js";
-import { placedOf, rangeOf, sidesOf, TRAIN } from "#why/scales.js";
+import { hiddenInWords, placedOf, rangeOf, sidesOf, TRAIN } from "#why/scales.js";
 import { pointsOf, squareView } from "#why/square.js";
 import { surfaceView } from "#why/surface.js";
 
@@ -54,6 +54,7 @@ export function descentView(state) {
     chart.element.querySelector(".slider").append(player.button);
     const facts = factsView();
     const intro = html("p", { class: "short" });
+    const units = html("span");
     const growth = slider(state, "why.growth", "Weights of unit 2 ×", { stops: () => GROWTHS });
     state.watch(SHOWN, () => {
         const [of, chosen, step] = [state.get("why.of"), state.get("why.lr"), state.get("why.step")];
@@ -63,6 +64,7 @@ export function descentView(state) {
         const paths = sides.map(({ bowl }) => descend(bowl, start, rateOf(chosen, bowl), STEPS));
         growth.hidden = of === "inputs";
         putText(intro, INTRODUCTIONS[of]);
+        putText(units, of === "inputs" ? "" : hiddenInWords(state.get("why.growth")));
         rate.update(sides);
         sides.forEach((side, i) => panes[i].update({ side, path: paths[i], step }));
         chart.update({
@@ -81,7 +83,7 @@ export function descentView(state) {
         html("div", { class: "controls" }, html("div", {}, of, growth), rate.element),
         html("div", { class: "panes" }, panes.map(({ element }) => element)),
         html("p", { class: "note keys" }, `${TRAIN.length} students; filled: placed. Along a ring the loss is the `,
-            "same, × is the lowest. The large circle is the start: drag it."),
+            "same, × is the lowest. The large circle is the start: drag it. ", units),
         html("div", { class: "columns below" }, chart.element, html(
             "div", {}, facts.element,
             html("div", { class: "starts" },

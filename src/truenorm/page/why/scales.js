@@ -3,12 +3,14 @@ What is compared: two features as they are, and the same two standardised. Each 
 each student, and the bowl of its loss (descent.js).
 
 "inputs": cgpa and iq. "hidden": two ReLU units over the standardised inputs; H, what they give, is the input of the
-next layer. The weights of the second are multiplied by `growth`, as training may do it.
+next layer. Weights and bias of the second are multiplied by `growth`, as training may do it.
 */
+import { formatNumber } from "#lib/numbers.js";
 import { bowlOf, standardize } from "#why/descent.js";
 import { STUDENTS } from "#why/students.js";
 
 export const TRAINED = 40; // students to learn from; the others are for the test
+const UNITS = [[1, 0.8, 0.3], [1, -0.3, 0.9]]; // of the two hidden ones: bias, and the weights of cgpa and iq
 export const TRAIN = STUDENTS.slice(0, TRAINED);
 export const TEST = STUDENTS.slice(TRAINED);
 
@@ -42,9 +44,18 @@ export function sidesOf(of, growth) {
 
 /** @type {(x: number[][], growth: number) => number[][]} */
 export function hiddenOf(x, growth) {
-    return x.map(([a, b]) => [
-        Math.max(0, 1 + 0.8 * a + 0.3 * b), Math.max(0, growth * (1 - 0.3 * a + 0.9 * b)),
-    ]);
+    return x.map(([a, b]) => UNITS.map(([bias, u, v], i) => Math.max(0, (i ? growth : 1) * (bias + u * a + v * b))));
+}
+
+/** @type {(growth: number) => string} */
+export function hiddenInWords(growth) {
+    const sums = UNITS.map(([bias, u, v]) => `${bias} ${signed(u)} cgpa ${signed(v)} iq`);
+    return `h₁ = max(0, ${sums[0]}), h₂ = max(0, ${formatNumber(growth)} · (${sums[1]})), of standardised cgpa and iq.`;
+}
+
+/** @type {(weight: number) => string} */
+function signed(weight) {
+    return `${weight < 0 ? "−" : "+"} ${formatNumber(Math.abs(weight))}`;
 }
 
 /**
