@@ -39,6 +39,14 @@ def test_wrong_links_are_noticed(tmp_path: Path) -> None:
     ]
 
 
+def test_links_of_the_notes_open_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs_site, "PAGES", tmp_path / "docs")
+    docs_site.write_pages()
+    notes = (tmp_path / "docs/notes.md").read_text("utf-8")
+    assert "| [`#part=network&network.step=dγ`](<truenorm.html#part=network&network.step=dγ>) |" in notes
+    assert "| `#part=" not in notes
+
+
 # One test, as the site is built in one place, and takes half a minute.
 @pytest.mark.slow
 def test_the_site_works_from_disk_without_a_network(request: pytest.FixtureRequest) -> None:

@@ -50,6 +50,7 @@ def write_pages() -> None:
         text = file.read_text("utf-8")
         for link, target in MOVED.items():
             text = text.replace(f"]({link})", f"]({target})")
+        text = re.sub(r"\| `(#part=[^`]+)` \|", r"| [`\1`](<truenorm.html\1>) |", text)  # in the table of the notes
         file.write_text(text, "utf-8")
     page.write(PAGES / "truenorm.html")
     (PAGES / "page.md").write_text(with_link(PAGES / "page.md", "[Open the page](truenorm.html)."), "utf-8")
