@@ -138,6 +138,7 @@ def test_data_are_in_the_first_screen(open_page: Open) -> None:
     first = {"overview": ".mini", "table": ".sheet.x .cell", "padding": ".tokens", "backward": "table.numbers td"}
     for viewport in ({"width": 1366, "height": 768}, PHONE):
         page = open_page(viewport=viewport)
+        assert page.locator("header .bar").bounding_box()["height"] < 55  # one line
         for part, data in first.items():
             go_to(page, f"#part={part}")
             assert page.locator(f"#panel-{part} {data}").first.bounding_box()["y"] < viewport["height"] - 40, part
