@@ -7,7 +7,7 @@ import { standaloneUrl } from "../../src/truenorm/page/lib/worker.js";
 import { NAMES } from "../../src/truenorm/page/training/names.js";
 import { createRun, lossCurve } from "../../src/truenorm/page/training/run.js";
 import {
-    FIRST, readSeed, readSetting, readWordList, settingCodec, settingInWords, trainCommand, wordsCodec,
+    FIRST, deepSettings, readSeed, readSetting, readWordList, settingCodec, settingInWords, trainCommand, wordsCodec,
 } from "../../src/truenorm/page/training/settings.js";
 
 const golden = JSON.parse(readFileSync(new URL("golden_network.json", import.meta.url), "utf8"));
@@ -27,6 +27,20 @@ test("a live run has the lab's losses, point by point", () => {
     const again = run.report(); // the network has been run on held-out words since
     assert.deepEqual(again.layers, report.layers);
     assert.deepEqual(again.words, report.words);
+});
+
+test("in six layers gradients vanish or explode without batch norm, and do not with it", () => {
+    const gradients = (setting) => {
+        const run = createRun({ words: NAMES.split("\n"), seed: 0, setting });
+        run.advance(10, Infinity);
+        return run.report().layers.map(({ gradient }) => gradient);
+    };
+    const [small, smallWithout] = deepSettings(0.2).map(gradients);
+    assert.ok(Math.max(...smallWithout) < 1e-5);
+    assert.ok(Math.min(...small) > 1e-3);
+    const [large, largeWithout] = deepSettings(3).map(gradients);
+    assert.ok(largeWithout[0] > 10 * largeWithout[5]); // from the last layer to the first
+    assert.ok(large[0] < 5 * large[5]);
 });
 
 test("a run stops between two steps when its time is over", () => {

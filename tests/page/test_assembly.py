@@ -74,7 +74,7 @@ class Elements(HTMLParser):
 def test_the_page_is_one_small_file_that_asks_for_nothing() -> None:
     text = page.assemble()
     assert text == page.assemble()
-    assert len(text.encode()) < 485_000  # of 500,000: what is added shows here in time
+    assert len(text.encode()) < 490_000  # of 500,000: what is added shows here in time
     elements = Elements(text).found
     assert not [tag for tag, _ in elements if tag in ("link", "img", "iframe", "object", "embed", "base", "form")]
     assert not [

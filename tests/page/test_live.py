@@ -197,6 +197,15 @@ def test_a_diverging_run_says_so_and_the_other_goes_on(open_page: Open) -> None:
     )
 
 
+def test_vanishing_gradients_are_a_button_away(open_page: Open) -> None:
+    page = open_page(HERE)
+    wait_for_steps(page, 0, runs=2)
+    button(page, "six layers, initial scale 0.2").click()
+    wait_for_steps(page, 10, runs=2)
+    assert "training.a=batch,before,0.1,6,0.2,32,0&training.b=none,before,0.1,6,0.2,32,0" in flushed(page)
+    assert ["×10⁻⁶" in text for text in live(page).locator(".layer").all_inner_texts()] == 6 * [False] + 6 * [True]
+
+
 def test_a_link_reproduces_the_settings_and_nonsense_is_refused_in_words(open_page: Open) -> None:
     page = open_page(HERE + QUICK)
     live(page).get_by_label("Norm, B").select_option("rms")

@@ -15,7 +15,9 @@ import { wholeBetween } from "#lib/state.js";
 import { moduleWorker } from "#lib/worker.js";
 import { boardView } from "#training/board.js";
 import { NAMES } from "#training/names.js";
-import { FIRST, SECOND, readWordList, settingCodec, trainCommand, wordsCodec } from "#training/settings.js";
+import {
+    FIRST, SECOND, deepSettings, readWordList, settingCodec, trainCommand, wordsCodec,
+} from "#training/settings.js";
 import { settingsForm, wordsForm } from "#training/forms.js";
 
 const BLOCK = 1000;
@@ -181,6 +183,13 @@ export function liveTraining(state) {
         sides.forEach(start);
     }
 
+    /** Both settings, and ten steps of them. @type {(initScale: number) => void} */
+    function showDeep(initScale) {
+        const [a, b] = deepSettings(initScale);
+        state.set({ "training.a": a, "training.b": b });
+        setGoal(10);
+    }
+
     for (const side of sides) state.watch([side.field], () => start(side));
     let first = true; // the line above has started both already
     state.watch(["training.seed", "training.words"], () => {
@@ -201,10 +210,14 @@ export function liveTraining(state) {
                     html("button", { type: "button", onclick: reset }, "Reset")),
                 settingsForm(state)),
             html("div", { class: "loss" }, board.loss, status)),
-        trouble, board.element,
-        html("p", { class: "note" }, "With more hidden layers, gradients may vanish or explode on their way back: ",
-            "give A and B six layers, and compare their gradients. Dropout sets this share of the outputs of tanh to ",
-            "0 in training, others in each step. No output can be relied on alone, which regularizes."),
+        trouble,
+        html("p", { class: "note deep" }, "In many layers gradients may vanish, or explode on their way back. ",
+            "Compare those of A and B: ", [0.2, 3].map((scale) => html("button", {
+                type: "button", onclick: () => showDeep(scale),
+            }, `six layers, initial scale ${scale}`))),
+        board.element,
+        html("p", { class: "note" }, "Dropout sets this share of the outputs of tanh to 0 in training, others in each ",
+            "step. No output can be relied on alone, which regularizes."),
         wordsForm(state),
         html("p", { class: "note" }, "The same run in a terminal, with the words above in words.txt: the same losses, ",
             "number by number."),

@@ -29,6 +29,15 @@ export const FIRST = { norm: "batch", normAt: "before", lr: 3, depth: 1, initSca
 export const SECOND = { ...FIRST, norm: "none" };
 
 /**
+ * With and without batch norm in six layers. Small first weights make gradients vanish without it, large ones explode.
+ * @type {(initScale: number) => [Setting, Setting]}
+ */
+export function deepSettings(initScale) {
+    const deep = { lr: 0.1, depth: 6, initScale };
+    return [{ ...FIRST, ...deep }, { ...SECOND, ...deep }];
+}
+
+/**
  * What somebody has chosen or typed, or why it cannot be.
  * @type {(name: keyof Setting, text: string, setting: Setting) => { value?: any; reason?: string }}
  */
