@@ -43,6 +43,16 @@ test("in six layers gradients vanish or explode without batch norm, and do not w
     assert.ok(large[0] < 5 * large[5]);
 });
 
+test("with batch norm the scale of the first weights hardly matters", () => {
+    const loss = (norm, initScale) => {
+        const run = createRun({ words: NAMES.split("\n"), seed: 0, setting: { ...FIRST, norm, lr: 1, initScale } });
+        run.advance(300, Infinity);
+        return run.report().heldOut.at(-1)[1];
+    };
+    assert.ok(Math.abs(loss("batch", 10) - loss("batch", 1)) < 0.1);
+    assert.ok(loss("none", 10) - loss("none", 1) > 1);
+});
+
 test("a run stops between two steps when its time is over", () => {
     let time = 0;
     const run = createRun({ words: ["ab", "cd", "ad"], seed: 1, setting: { ...FIRST, batch: 2 } }, () => (time += 1));
