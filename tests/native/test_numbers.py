@@ -153,6 +153,15 @@ def test_large_cotangents_are_summed_as_far_as_their_sum_goes() -> None:
     agree(rows, np.stack([dy, dy, dy], axis=1), tn.layer(), weight=np.full(3, 0.01), bias=np.zeros(3))
 
 
+def test_channels_further_apart_than_float64_holds_are_one_group() -> None:
+    # The channels of a group are merged at once, around the mean of the first.
+    x = np.broadcast_to([1.5e308, -1.5e308, -1.5e308, 1.5e308], (2, 3, 4)).copy()
+    moments = tn.measure(x, tn.group(1))
+    assert (moments.mean == 0).all()
+    assert (moments.m2 == np.inf).all()
+    assert not tn.forward(x, tn.group(1)).y.any()
+
+
 def test_given_moments_are_subtracted_in_two_parts() -> None:
     # Float32 holds neither mean; running statistics are such numbers.
     for n in (3, BLOCK + 1):

@@ -85,9 +85,11 @@ MATES = {
     "instance": (tn.instance(), (37, 12)),
     "instance, wide": (tn.instance(), (5, 520)),
     "instance, long": (tn.instance(), (1100, 3)),
+    "instance, many elements": (tn.instance(), (150, 32)),
     "instance second": (tn.instance("second"), (12, 37)),
     "instance second, long": (tn.instance("second"), (2, 2100)),
     "group": (tn.group(3), (37, 12)),
+    "group, many elements": (tn.group(4), (130, 32)),  # some samples at a time, not all
     "group second": (tn.group(3, "second"), (12, 37)),
     "group of channels alone": (tn.group(3, "second"), (12,)),
 }
@@ -119,6 +121,23 @@ def test_batch_mates_change_no_bit(name: str) -> None:
             assert_same_bits(found.dx, together.dx[mates], f"{what}: dx")
             moments = (together.moments.count, together.moments.mean, together.moments.m2)
             assert_same_moments(found.moments, tn.Moments(*(one[mates] for one in moments)), what)
+
+
+@pytest.mark.parametrize("norm", [tn.batch("second"), tn.instance("second"), tn.group(10, "second")], ids=str)
+def test_channels_beyond_float32_change_no_bit_of_others(norm: tn.Norm) -> None:
+    # Their planes are computed in double, and those beside them in float.
+    rng = np.random.default_rng(6)
+    x, dy = (rng.standard_normal((3, 20, 37)).astype(np.float32) for _ in range(2))
+    large = x.copy()
+    large[:, 6:8] *= np.float32(1e35)
+    others = [c for c in range(20) if c not in (6, 7)]
+    parameters = {"weight": odd(rng, (20,)), "bias": odd(rng, (20,))}
+    for options in ({}, {"lengths": [37, 5, 20]}):
+        found, expected = (run(one, dy, norm, **options, **parameters) for one in (large, x))
+        for name in ("y", "dx"):
+            mine, wanted = getattr(found, name), getattr(expected, name)
+            assert_same_bits(mine[:, others], wanted[:, others], f"{name}, {list(options)}")
+            assert not np.array_equal(mine[:, 6:8], wanted[:, 6:8])
 
 
 def test_rows_alone_have_the_bits_they_have_among_others() -> None:

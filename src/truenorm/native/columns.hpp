@@ -3,15 +3,41 @@
 // Work is cut into chunks of rows and tiles of columns. A chunk is summed in blocks that stay in the cache.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
+#include "tile.hpp"
 #include "verb_arguments.hpp"
 
 namespace truenorm {
 
-constexpr std::int64_t CHUNK_ROWS = 512;  // rows of one item of work, and of one part that is merged
+constexpr std::int64_t CHUNK_ROWS = 512;         // rows of one item of work, and of one part that is merged
+constexpr std::int64_t PART_ELEMENTS = 1 << 17;  // elements of lists that stay in the cache from one sweep to the next
+constexpr std::int64_t PARTS = 8;                // so many of them are enough for the threads
+
+// The lists `first` to `end`, and the threads that share them; null: this one alone.
+struct Lists {
+    std::int64_t first, end;
+    Team* team;
+
+    template <class Body> void share(std::int64_t count, Body& body) const {
+        if (team) return team->share(count, body);
+        for (std::int64_t i = 0; i < count; ++i) body(i);
+    }
+};
+
+// part(lists) with some short lists at a time, or with all lists if there are too few for that. All bits are the same.
+template <class Part> void each_part(const CallParams& p, const ValidRuns& runs, Part part) {
+    if (p.elements() < PART_ELEMENTS) return part(Lists{0, runs.lists(), p.team});
+    const std::int64_t longest = *std::max_element(runs.count.begin(), runs.count.end()), lists = runs.lists();
+    const std::int64_t fitting = PART_ELEMENTS / std::max(longest * p.width(), std::int64_t{1});
+    if (fitting < 1 || lists / fitting < PARTS) return part(Lists{0, lists, p.team});
+    auto item = [&](std::int64_t i) { part(Lists{i * fitting, std::min((i + 1) * fitting, lists), nullptr}); };
+    p.team->share((lists + fitting - 1) / fitting, item);
+}
 
 // The moments of both parts, for w columns that share their counts.
 inline void merge_columns(double& count, double* __restrict__ mean, double* __restrict__ m2, double other_count,
@@ -98,67 +124,45 @@ double measure_tile(const Measure<T>& call, const Chunk& chunk, std::int64_t c, 
     return count;
 }
 
-template <class T, class A> void measure_columns(const Measure<T>& call) {
+template <class T, class A> void measure_lists(const Measure<T>& call, const Lists& lists) {
     const CallParams& p = call.p;
     Moments* const found = call.moments;
     const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
-    const std::vector<Chunk> chunks = chunks_of(call.runs, CHUNK_ROWS);
-    std::vector<double> mean(chunks.size() * width), m2(chunks.size() * width), count(chunks.size());
+    const std::vector<Chunk> chunks = chunks_of(call.runs, CHUNK_ROWS, lists.first, lists.end);
+    const std::unique_ptr<double[]> mean(new double[chunks.size() * width]), m2(new double[chunks.size() * width]);
+    std::vector<double> count(chunks.size());
     auto measure = [&](std::int64_t item) {
         const std::int64_t i = item / tiles, c = item % tiles * TILE;
         const int w = static_cast<int>(width - c < TILE ? width - c : TILE);
         const double here = measure_tile<T, A>(call, chunks[i], c, w, &mean[i * width + c], &m2[i * width + c]);
         if (c == 0) count[i] = here;
     };
-    p.team->share(static_cast<std::int64_t>(chunks.size()) * tiles, measure);
-    for (std::int64_t i = 0; i < p.statistics(); ++i) found[i] = Moments{};
+    lists.share(static_cast<std::int64_t>(chunks.size()) * tiles, measure);
+    std::fill(found + lists.first * p.kept, found + lists.end * p.kept, Moments{});
     for (std::size_t i = 0; i < chunks.size();) {  // into the first chunk of each list
         std::size_t next = i + 1;
         for (; next < chunks.size() && chunks[next].list == chunks[i].list; ++next)
             merge_columns(count[i], &mean[i * width], &m2[i * width], count[next], &mean[next * width],
                           &m2[next * width], width);
-        for (std::int64_t c = 0; c < width; ++c)  // the statistic of a group merges those of its channels
-            merge(found[chunks[i].list * p.kept + c / p.channels], {count[i], mean[i * width + c], m2[i * width + c]});
+        for (std::int64_t k = 0; k < p.kept; ++k) {  // the statistic of a group merges those of its channels
+            const std::int64_t c = i * width + k * p.channels;
+            found[chunks[i].list * p.kept + k] = merge_equal(count[i], &mean[c], &m2[c], p.channels);
+        }
         i = next;
     }
 }
 
-// The coefficients of w columns.
-template <class A> struct alignas(64) Tile {
-    A hi[TILE], lo[TILE], scale[TILE], bias[TILE], through_mean[TILE], through_var[TILE];
-    bool fits = true;
-
-    void fixed(int k, double mean, double factor) {
-        const LoopStatistic<A> one(mean, factor);
-        hi[k] = one.hi;
-        lo[k] = one.lo;
-        scale[k] = one.rstd;
-        fits = fits && one.fits;
-    }
-    void also(A* to, int k, double value) {
-        to[k] = static_cast<A>(value);
-        fits = fits && holds<A>(value);
-    }
-};
-
-// use(tile) with the coefficients in A if it holds them all, else in double.
-template <class A, class Fill, class Use> void with_tile(bool narrow, Fill fill, Use use) {
-    if (narrow && sizeof(A) != sizeof(double)) {
-        Tile<A> tile;
-        fill(tile);
-        if (tile.fits) return use(tile);
-    }
-    Tile<double> tile;
-    fill(tile);
-    use(tile);
+template <class T, class A> void measure_columns(const Measure<T>& call) {
+    each_part(call.p, call.runs, [&](const Lists& lists) { measure_lists<T, A>(call, lists); });
 }
 
 // row(row, tile, c, to, w) writes w columns of every valid row, tile by tile; padding in between is filled. From the
 // last chunk to the first: the sweep before this one ended there, so much of it is still in a cache.
-template <class T, class A, class Fill, class Row>
-void sweep_columns(const CallParams& p, const ValidRuns& runs, const Output<T>& to, const T* from, Fill fill, Row row) {
+template <class T, class A, class Fill, class Row> void sweep_columns(const CallParams& p, const ValidRuns& runs,
+                                                                      const Lists& lists, const Output<T>& to,
+                                                                      const T* from, Fill fill, Row row) {
     const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
-    const std::vector<Chunk> chunks = chunks_of(runs, CHUNK_ROWS);
+    const std::vector<Chunk> chunks = chunks_of(runs, CHUNK_ROWS, lists.first, lists.end);
     const std::int64_t items = static_cast<std::int64_t>(chunks.size()) * tiles;
     const auto gap = [&](std::int64_t begin, std::int64_t end, std::int64_t c, std::int64_t w) {
         if (w == width) return to.fill(from, begin * width, (end - begin) * width);
@@ -186,62 +190,66 @@ void sweep_columns(const CallParams& p, const ValidRuns& runs, const Output<T>& 
             });
         to.finish();
     };
-    p.team->share(items, item);
+    lists.share(items, item);
+    if (lists.end < runs.lists()) return;
     gap(runs.end_before(static_cast<std::int64_t>(runs.runs.size())), p.rows, 0, width);
-}
-
-// rstd of each statistic.
-inline std::vector<double> all_rstd(const CallParams& p, const Moments* moments) {
-    std::vector<double> rstd(p.statistics());
-    for (std::int64_t i = 0; i < p.statistics(); ++i) rstd[i] = rstd_of(p, moments[i]);
-    return rstd;
+    to.finish();
 }
 
 template <class T, class A> void forward_columns(const Forward<T>& call) {
     const CallParams& p = call.p;
-    const Affine& affine = call.affine;
     const Moments* const found = call.moments;
-    if (!call.given) measure_columns<T, A>(call.measure());
     const std::int64_t width = p.width();
-    const std::vector<double> rstd = all_rstd(p, found);
-    sweep_columns<T, A>(
-        p, call.runs, call.y, p.keep_padding ? call.x : nullptr,
-        [&](auto& tile, std::int64_t o, std::int64_t c, int w) {
-            for (int k = 0; k < w; ++k) {
-                const std::int64_t i = o * p.kept + (c + k) / p.channels;
-                tile.fixed(k, center_of(found[i], rstd[i]), rstd[i] * affine.weight[c + k]);
-                tile.also(tile.bias, k, affine.bias[c + k]);
-            }
-        },
-        [&](std::int64_t r, auto& tile, std::int64_t c, T* to, int w) {
-            using B = std::remove_reference_t<decltype(tile.hi[0])>;
-            loops<T, B>().column_forward(call.x + r * width + c, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
-        });
+    const Parameter weight(call.affine.weight, width), bias(call.affine.bias, width);
+    std::vector<double> rstd(p.statistics());
+    each_part(p, call.runs, [&](const Lists& lists) {
+        if (!call.given) measure_lists<T, A>(call.measure(), lists);
+        const std::int64_t first = lists.first * p.kept;
+        rstd_of(p, found + first, lists.end * p.kept - first, &rstd[first]);
+        sweep_columns<T, A>(
+            p, call.runs, lists, call.y, p.keep_padding ? call.x : nullptr,
+            [&](auto& tile, std::int64_t o, std::int64_t c, int w) {
+                each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
+                    const std::int64_t i = o * p.kept + k;
+                    tile.center(begin, end, center_of(found[i], rstd[i]));
+                    tile.multiply(tile.scale, begin, end, rstd[i], weight, c);
+                });
+                tile.multiply(tile.bias, 0, w, 1, bias, c);
+            },
+            [&](std::int64_t r, auto& tile, std::int64_t c, T* to, int w) {
+                using B = std::remove_reference_t<decltype(tile.hi[0])>;
+                loops<T, B>().column_forward(call.x + r * width + c, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
+            });
+    });
 }
 
 inline void add(double* __restrict__ into, const double* __restrict__ more, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) into[i] += more[i];
 }
 
-// dweight, dbias and the sums of all statistics. rstd: (statistics).
-template <class T, class A> void sums_columns(const Backward<T>& call, const double* rstd) {
+// The sums of all statistics. parts (chunks, 2, W): written; those of a list's first chunk are the sums of dy, and of
+// dy * xhat, over the list. rstd: (statistics).
+template <class T, class A>
+void sums_columns(const Backward<T>& call, const Lists& lists, const double* rstd, double* parts) {
     const CallParams& p = call.p;
     const Moments* const found = call.moments;
     const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
-    const std::vector<Chunk> chunks = chunks_of(call.runs, CHUNK_ROWS);
-    std::vector<double> plain(chunks.size() * width), product(chunks.size() * width);
+    const std::vector<Chunk> chunks = chunks_of(call.runs, CHUNK_ROWS, lists.first, lists.end);
     auto item = [&](std::int64_t index) {
         const Chunk& chunk = chunks[index / tiles];
         const std::int64_t c = index % tiles * TILE;
         const int w = static_cast<int>(width - c < TILE ? width - c : TILE);
-        double *into_plain = &plain[index / tiles * width + c], *into_product = &product[index / tiles * width + c];
+        double *const into_plain = parts + index / tiles * 2 * width + c, *const into_product = into_plain + width;
+        std::fill_n(into_plain, w, 0.0);
+        std::fill_n(into_product, w, 0.0);
         with_tile<A>(
             true,
             [&](auto& tile) {
-                for (int k = 0; k < w; ++k) {
-                    const std::int64_t i = chunk.list * p.kept + (c + k) / p.channels;
-                    tile.fixed(k, center_of(found[i], rstd[i]), rstd[i]);
-                }
+                each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
+                    const std::int64_t i = chunk.list * p.kept + k;
+                    tile.center(begin, end, center_of(found[i], rstd[i]));
+                    tile.spread(tile.scale, begin, end, rstd[i]);
+                });
             },
             [&](auto& tile) {
                 using B = std::remove_reference_t<decltype(tile.hi[0])>;
@@ -272,46 +280,41 @@ template <class T, class A> void sums_columns(const Backward<T>& call, const dou
                 }
             });
     };
-    p.team->share(static_cast<std::int64_t>(chunks.size()) * tiles, item);
-    for (std::size_t i = 0; i < chunks.size();) {  // into the first chunk of each list
-        double *one = &plain[i * width], *two = &product[i * width];
-        std::size_t next = i + 1;
-        for (; next < chunks.size() && chunks[next].list == chunks[i].list; ++next) {
-            add(one, &plain[next * width], width);
-            add(two, &product[next * width], width);
+    lists.share(static_cast<std::int64_t>(chunks.size()) * tiles, item);
+    for (std::size_t i = 0; i < chunks.size();) {
+        double *const one = parts + i * 2 * width, *const two = one + width;
+        const std::int64_t list = chunks[i].list;
+        while (++i < chunks.size() && chunks[i].list == list) add(one, parts + i * 2 * width, 2 * width);
+        for (std::int64_t k = 0; k < p.kept; ++k) {
+            Sums& into = call.sums[list * p.kept + k];
+            for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
+                into.dxhat += call.weight[c] * one[c];
+                into.dxhat_xhat += call.weight[c] * two[c];
+            }
         }
-        add(call.dbias, one, width);
-        add(call.dweight, two, width);
-        for (std::int64_t c = 0; c < width; ++c) {
-            Sums& into = call.sums[chunks[i].list * p.kept + c / p.channels];
-            into.dxhat += call.weight[c] * one[c];
-            into.dxhat_xhat += call.weight[c] * two[c];
-        }
-        i = next;
     }
 }
 
-template <class T, class A> void backward_columns(const Backward<T>& call) {
+// dx. rstd: (statistics).
+template <class T, class A>
+void write_columns(const Backward<T>& call, const Lists& lists, const double* rstd, const Parameter& weight) {
     const CallParams& p = call.p;
-    const double* const weight = call.weight;
     const Moments* const found = call.moments;
-    const std::int64_t width = p.width();
-    const std::vector<double> rstd = all_rstd(p, found);
-    if (!call.given) sums_columns<T, A>(call, rstd.data());
-    if (!call.dx) return;
     const Sums* const sums = call.used();
+    const std::int64_t width = p.width();
     sweep_columns<T, A>(
-        p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr,
+        p, call.runs, lists, call.dx, p.keep_padding ? call.dy : nullptr,
         [&](auto& tile, std::int64_t o, std::int64_t c, int w) {
-            for (int k = 0; k < w; ++k) {
-                const std::int64_t i = o * p.kept + (c + k) / p.channels;
+            each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
+                const std::int64_t i = o * p.kept + k;
                 const double own = scale_of(p, found[i], sums, rstd[i]);
                 const Shared shared = shared_of(p, found[i], sums ? sums + i : nullptr, own);
-                tile.fixed(k, sums ? center_of(found[i], own) : 0, own * weight[c + k]);
-                tile.also(tile.bias, k, 0);
-                tile.also(tile.through_mean, k, shared.through_mean);
-                tile.also(tile.through_var, k, shared.through_var);
-            }
+                tile.center(begin, end, sums ? center_of(found[i], own) : 0);
+                tile.multiply(tile.scale, begin, end, own, weight, c);
+                tile.spread(tile.through_mean, begin, end, shared.through_mean);
+                tile.spread(tile.through_var, begin, end, shared.through_var);
+            });
+            if (!sums) tile.spread(tile.bias, 0, w, 0);
         },
         [&](std::int64_t r, auto& tile, std::int64_t c, T* to, int w) {
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
@@ -322,6 +325,30 @@ template <class T, class A> void backward_columns(const Backward<T>& call) {
             loops<T, B>().column_backward(call.x + at, call.dy + at, to, w, tile.hi, tile.lo, tile.scale,
                                           tile.through_mean, tile.through_var, s);
         });
+}
+
+template <class T, class A> void backward_columns(const Backward<T>& call) {
+    const CallParams& p = call.p;
+    const Moments* const found = call.moments;
+    const std::int64_t width = p.width();
+    const Parameter weight(call.weight, width);
+    std::vector<double> rstd(p.statistics());
+    const ValidRuns& runs = call.runs;
+    std::vector<std::int64_t> chunks{0};  // before each list, and of all
+    for (const std::int64_t rows : runs.count) chunks.push_back(chunks.back() + (rows + CHUNK_ROWS - 1) / CHUNK_ROWS);
+    const std::unique_ptr<double[]> parts(new double[call.given ? 0 : chunks.back() * 2 * width]);
+    each_part(p, runs, [&](const Lists& lists) {
+        const std::int64_t first = lists.first * p.kept;
+        rstd_of(p, found + first, lists.end * p.kept - first, &rstd[first]);
+        if (!call.given) sums_columns<T, A>(call, lists, rstd.data(), &parts[chunks[lists.first] * 2 * width]);
+        if (call.dx) write_columns<T, A>(call, lists, rstd.data(), weight);
+    });
+    for (std::int64_t list = 0; !call.given && list < runs.lists(); ++list) {
+        if (runs.count[list] == 0) continue;
+        const double* const sums = &parts[chunks[list] * 2 * width];
+        add(call.dbias, sums, width);
+        add(call.dweight, sums + width, width);
+    }
 }
 
 }  // namespace truenorm

@@ -29,6 +29,11 @@ template <class T, class A> struct RowSums {
     A *dweight, *dbias;          // (n): added to
 };
 
+// What the gradients of planes are computed with, one of each for a plane.
+template <class A> struct PlaneCoefficients {
+    const A *hi, *lo, *scale, *through_mean, *through_var;
+};
+
 template <class T, class A> struct Loops {
     // Columns: one statistic for each of w <= TILE columns. rows, x, dy: (n) pointers to the first of these columns,
     // followed by `more` others, which are prefetched. s: (n) sample weights, or null. All other arrays: (w).
@@ -40,14 +45,18 @@ template <class T, class A> struct Loops {
     void (*column_backward)(const T* x, const T* dy, T* dx, std::int64_t w, const A* hi, const A* lo, const A* scale,
                             const A* through_mean, const A* through_var, A s);
 
-    // Stretches: n contiguous elements of one statistic. x, y, dy, dx: (n). s: (n) sample weights; null: all 1. Sums
-    // are of `rows` <= GROUP stretches: x and dy are (rows) pointers to n elements, all other arrays (rows).
+    // Stretches: n contiguous elements of one statistic. x: (n). s: (n) sample weights. Sums are of `rows` <= GROUP
+    // stretches: x and dy are (rows) pointers to n elements, all other arrays (rows).
     void (*weighted_moments)(const T* x, const double* s, std::int64_t n, bool center, double* mean, double* m2);
     void (*sums)(const T* const* x, const T* const* dy, int rows, std::int64_t n, const A* hi, const A* lo,
                  const A* rstd, double* dy_sum, double* dy_xhat_sum);
-    void (*forward)(const T* x, T* y, std::int64_t n, A hi, A lo, A scale, A bias);
-    void (*backward)(const T* x, const T* dy, T* dx, std::int64_t n, A hi, A lo, A scale, A through_mean, A through_var,
-                     const double* s);
+
+    // Planes: n elements of each of `planes`, which begin `stride` elements apart. s: (n) sample weights; null: all 1.
+    // All other arrays: (planes).
+    void (*forward)(const T* x, T* y, int planes, std::int64_t stride, std::int64_t n, const A* hi, const A* lo,
+                    const A* scale, const A* bias);
+    void (*backward)(const T* x, const T* dy, T* dx, int planes, std::int64_t stride, std::int64_t n,
+                     const PlaneCoefficients<A>& of, const double* s);
 
     // Rows: `rows` <= GROUP stretches of n elements, each with a statistic of its own. x: (rows) pointers to n
     // elements; mean, m2: (rows). Elements `ahead` further on are prefetched; 0: none.

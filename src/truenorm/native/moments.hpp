@@ -25,17 +25,48 @@ inline double merged_mean(double one, double two, double share) {
     return std::isinf(delta) ? one * (1 - share) + two * share : one + delta * share;
 }
 
-// The moments of both parts; exactly those of one part if the other is empty.
-inline void merge(Moments& into, const Moments& other) {
-    if (other.count == 0) return;
-    if (into.count == 0) {
-        into = other;
-        return;
+// The moments of both parts, for n statistics of the same counts; exactly those of one part if the other is empty.
+inline void merge_all(Moments* into, const Moments* others, std::int64_t n) {
+    const double count = into->count, other_count = others->count, total = count + other_count;
+    if (other_count == 0) return;
+    const double share = other_count / total, both = count * share;  // one division for all of them
+    for (std::int64_t k = 0; k < n; ++k) {
+        Moments& one = into[k];
+        const Moments& other = others[k];
+        if (count == 0) {
+            one = other;
+            continue;
+        }
+        const double delta = other.mean - one.mean;
+        one.mean = merged_mean(one.mean, other.mean, share);
+        one.m2 += other.m2 + delta * delta * both;
+        one.count = total;
     }
-    const double total = into.count + other.count, share = other.count / total, delta = other.mean - into.mean;
-    into.mean = merged_mean(into.mean, other.mean, share);
-    into.m2 += other.m2 + delta * delta * (into.count * share);
-    into.count = total;
+}
+inline void merge(Moments& into, const Moments& other) { merge_all(&into, &other, 1); }
+
+// The moments of n parts that have `count` elements each. In two passes over their means, as merging them one after
+// the other takes a division for each.
+inline Moments merge_equal(double count, const double* mean, const double* m2, std::int64_t n) {
+    if (n == 1) return {count, mean[0], m2[0]};
+    constexpr int LANES = 8;
+    const auto total = [&](auto of) {
+        double lanes[LANES] = {};
+        std::int64_t i = 0;
+        for (; i + LANES <= n; i += LANES)
+            for (int lane = 0; lane < LANES; ++lane) lanes[lane] += of(i + lane);
+        for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += of(i);
+        return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+    };
+    const double parts = static_cast<double>(n), first = mean[0];
+    const double about = first + total([&](std::int64_t i) { return mean[i] - first; }) / parts;
+    const double within = total([&](std::int64_t i) { return m2[i]; });
+    const double between = total([&](std::int64_t i) { return (mean[i] - about) * (mean[i] - about); });
+    Moments found{count * parts, about, within + count * between};
+    if (std::isfinite(found.m2)) return found;
+    found = Moments{};  // `merge` knows more about overflow
+    for (std::int64_t i = 0; i < n; ++i) merge(found, {count, mean[i], m2[i]});
+    return found;
 }
 
 // Float holds squares between about 1e-38 and 1e38. Sums near these limits are taken again in double. Not even that
@@ -98,6 +129,11 @@ inline double rstd_of(const CallParams& p, const Moments& m) {
     return m.count > p.ddof && deviation != 0 ? 1 / deviation : 0;
 }
 
+// The same for n statistics: their roots and divisions can overlap.
+inline void rstd_of(const CallParams& p, const Moments* moments, std::int64_t n, double* rstd) {
+    for (std::int64_t i = 0; i < n; ++i) rstd[i] = rstd_of(p, moments[i]);
+}
+
 // What is subtracted from x. Without a deviation every finite x gives exactly the bias, also where x - mean overflows.
 inline double center_of(const Moments& m, double rstd) { return rstd == 0 ? 0 : m.mean; }
 
@@ -135,9 +171,8 @@ inline double scale_of(const CallParams& p, const Moments& m, const Sums* sums, 
 
 // Whether float holds a coefficient with all its digits. If it is not finite, double is used: inf and NaN stay visible.
 template <class A> inline bool holds(double value) {
-    if (sizeof(A) == sizeof(double) || value == 0) return true;
-    const double size = std::fabs(value);
-    return size > 1e-30 && size < 1e30;
+    const double size = std::fabs(value);  // without branches: it is asked of each channel
+    return sizeof(A) == sizeof(double) || (size == 0) | ((size > 1e-30) & (size < 1e30));
 }
 
 // A statistic in the type of a loop: the mean in two parts, and rstd. fits: whether the type holds them.

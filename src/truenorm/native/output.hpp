@@ -16,9 +16,24 @@ constexpr std::int64_t PIECE = 1024;                            // elements that
 
 constexpr std::size_t LINE = 64;
 
-// from: null writes zeros.
+// In steps of SIZE <= bytes, the last of which may overlap the one before. from: null writes zeros.
+template <std::size_t SIZE> inline void write_in_steps(char* to, const char* from, std::size_t bytes) {
+    const auto write = [&](std::size_t at) {
+        if (from) std::memcpy(to + at, from + at, SIZE);
+        else std::memset(to + at, 0, SIZE);
+    };
+    for (std::size_t at = 0; at + SIZE < bytes; at += SIZE) write(at);
+    write(bytes - SIZE);
+}
+
+// bytes: of whole elements, each at least 2. from: null writes zeros. For a few bytes a call of the library would take
+// longer than writing them.
 inline void write_cached(char* to, const char* from, std::size_t bytes) {
-    if (from) std::memcpy(to, from, bytes);
+    if (bytes == 0) return;
+    if (bytes < 8) write_in_steps<2>(to, from, bytes);
+    else if (bytes < 16) write_in_steps<8>(to, from, bytes);
+    else if (bytes < 128) write_in_steps<16>(to, from, bytes);
+    else if (from) std::memcpy(to, from, bytes);
     else std::memset(to, 0, bytes);
 }
 
@@ -44,6 +59,11 @@ inline void write_past_caches(char* to, const char* from, std::size_t bytes) {
     write_cached(to + head + lines, from ? from + head + lines : nullptr, tail);
 }
 
+template <class T> void fill(T* to, const T* from, std::int64_t n) {
+    write_cached(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from),
+                 static_cast<std::size_t>(n) * sizeof(T));
+}
+
 // Where a kernel writes: y or dx. Null: nothing is written.
 template <class T> class Output {
 public:
@@ -64,17 +84,24 @@ public:
         }
     }
 
-    // write(to, row, i, count) is to write elements i to i + count of a row: of `rows` rows of n elements that lie one
-    // after another from `at` on. Short rows are streamed together, as their ends are parts of lines.
-    template <class Write> void put_rows(std::int64_t at, std::int64_t rows, std::int64_t n, Write write) const {
-        const std::int64_t fitting = streamed ? PIECE / n : 1, most = fitting < 1 ? 1 : fitting;
+    // write(to, row, count, i, m) is to write elements i to i + m of `count` rows, which are all n if count > 1: of
+    // `rows` rows of n elements that lie one after another from `at` on. Short rows are streamed together, as their
+    // ends are parts of lines.
+    template <class Write> void put_together(std::int64_t at, std::int64_t rows, std::int64_t n, Write write) const {
+        if (!streamed) return write(base + at, std::int64_t{0}, rows, std::int64_t{0}, n);
+        const std::int64_t most = n < PIECE ? PIECE / n : 1;
         for (std::int64_t row = 0; row < rows; row += most) {
             const std::int64_t here = rows - row < most ? rows - row : most;
-            put(at + row * n, here * n, [&](T* to, std::int64_t i, std::int64_t count) {
-                if (here == 1) return write(to, row, i, count);
-                for (std::int64_t r = 0; r < here; ++r) write(to + r * n, row + r, std::int64_t{0}, n);
-            });
+            put(at + row * n, here * n,
+                [&](T* to, std::int64_t i, std::int64_t m) { write(to, row, here, i, here == 1 ? m : n); });
         }
+    }
+
+    // The same row by row: write(to, row, i, m).
+    template <class Write> void put_rows(std::int64_t at, std::int64_t rows, std::int64_t n, Write write) const {
+        put_together(at, rows, n, [&](T* to, std::int64_t row, std::int64_t count, std::int64_t i, std::int64_t m) {
+            for (std::int64_t r = 0; r < count; ++r) write(to + r * n, row + r, i, m);
+        });
     }
 
     // Writes padding: 0, or what `from` holds.

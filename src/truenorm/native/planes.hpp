@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <type_traits>
 #include <vector>
 
+#include "tile.hpp"
 #include "verb_arguments.hpp"
 
 namespace truenorm {
@@ -77,7 +80,7 @@ template <class T, class Block> void gather(const CallParams& p, const ValidRuns
         const auto stretch = [&](std::int64_t start, std::int64_t length) {
             for (const T* from = plane + start; length > 0;) {
                 const std::int64_t here = length < BLOCK - n ? length : BLOCK - n;
-                std::copy_n(from, here, into + n);
+                fill(into + n, from, here);
                 from += here, length -= here, n += here;
                 if (n == BLOCK) block(into, n), n = 0;
             }
@@ -108,10 +111,15 @@ public:
 
     // at (n): n <= at_once(length) stretches from a plane on. room: BATCH elements.
     void point(const T* plane, int n, T* room, const T** at) const {
-        const std::int64_t start = together ? runs.runs[runs.first[q]].start - q * p.extent : 0;
+        const std::int64_t base = q * p.extent, begin = runs.first[q], end = runs.first[q + 1];
         for (int r = 0; r < n; ++r, plane += each * p.positions) {
-            at[r] = together ? plane + start : room + r * length;
-            if (!together) gather(p, runs, q, plane, each, room + r * length, [](T*, std::int64_t) {});
+            at[r] = together ? plane + (runs.runs[begin].start - base) : room;
+            for (std::int64_t c = 0; !together && c < each; ++c)
+                for (std::int64_t i = begin; i < end; ++i) {
+                    const Run& run = runs.runs[i];
+                    fill(room, plane + c * p.positions + (run.start - base), run.length);
+                    room += run.length;
+                }
         }
     }
 
@@ -164,7 +172,7 @@ template <class T, class A> void measure_planes(const Measure<T>& call) {
     std::fill_n(found, p.statistics(), Moments{});
     for (std::int64_t q = 0; q < p.sequences; ++q) {  // in the order of memory
         Moments* into = found + q / p.reduced * p.kept;
-        for (std::int64_t k = 0; k < p.kept; ++k) merge(into[k], parts[q * p.kept + k]);
+        merge_all(into, &parts[q * p.kept], p.kept);
     }
 }
 
@@ -173,64 +181,91 @@ inline std::int64_t statistic_of(const CallParams& p, std::int64_t q, std::int64
     return q / p.reduced * p.kept + k;
 }
 
-// Writes the planes `from` to `to` of sequence q. write(c, start, to, n) writes n elements of plane c, from `start` on;
-// padding is filled.
-template <class T, class Write> void write_planes(const CallParams& p, const ValidRuns& runs, const Output<T>& output,
-                                                  const T* padding, std::int64_t q, std::int64_t from, std::int64_t to,
-                                                  Write write) {
-    const std::int64_t first = (q * p.width() + from) * p.positions;
-    if (runs.count[q] == p.positions)
-        return output.put_rows(
-            first, to - from, p.positions,
-            [&](T* into, std::int64_t row, std::int64_t i, std::int64_t n) { write(from + row, i, into, n); });
-    for (std::int64_t c = from, at = first; c < to; ++c, at += p.positions) {
-        const auto stretch = [&](std::int64_t start, std::int64_t length) {
-            output.put(at + start, length,
-                       [&](T* into, std::int64_t i, std::int64_t n) { write(c, start + i, into, n); });
-        };
-        sweep_plane(p, runs, q, stretch,
-                    [&](std::int64_t begin, std::int64_t end) { output.fill(padding, at + begin, end - begin); });
+// use(tile, c, w) for the planes from `from` to `to`, w of them from c on, whose coefficients fill(tile, c, w) gives:
+// in A where it holds those of a plane, else in double.
+template <class A, class Fill, class Use>
+void each_tile(std::int64_t from, std::int64_t to, bool narrow, Fill fill, Use use) {
+    for (std::int64_t c = from; c < to; c += TILE) {
+        const int w = static_cast<int>(to - c < TILE ? to - c : TILE);
+        if (narrow) {
+            Tile<A> tile;
+            fill(tile, c, w);
+            if (tile.fits) {
+                use(tile, c, w);
+                continue;
+            }
+        }
+        for (std::int64_t one = c; one < c + w; ++one)  // what a plane gets does not depend on those beside it
+            with_tile<A>(narrow, [&](auto& tile) { fill(tile, one, 1); }, [&](auto& tile) { use(tile, one, 1); });
     }
 }
 
-// y of group k of sequence q, whose statistic is i.
-template <class T, class A>
-void forward_group(const Forward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i, double rstd) {
-    const CallParams& p = call.p;
-    const Affine& affine = call.affine;
-    const double middle = center_of(call.moments[i], rstd);
-    const auto write = [&](std::int64_t c, std::int64_t start, T* to, std::int64_t n) {
-        const double scale = rstd * affine.weight[c], bias = affine.bias[c];
-        const LoopStatistic<A> one(middle, scale);
-        const T* x = call.x + (q * p.width() + c) * p.positions + start;
-        if (one.fits && holds<A>(bias)) loops<T, A>().forward(x, to, n, one.hi, one.lo, one.rstd, static_cast<A>(bias));
-        else loops<T, double>().forward(x, to, n, middle, 0.0, scale, bias);
-    };
-    write_planes(p, call.runs, call.y, p.keep_padding ? call.x : nullptr, q, k * p.channels, (k + 1) * p.channels,
-                 write);
+// Writes w planes of sequence q, from c on. write(k, count, start, to, n) writes n elements of `count` planes, from
+// `start` on, to `to` and so on: plane c + k is the first of them. Padding is filled.
+template <class T, class Write> void write_planes(const CallParams& p, const ValidRuns& runs, const Output<T>& output,
+                                                  const T* padding, std::int64_t q, std::int64_t c, int w,
+                                                  Write write) {
+    const std::int64_t first = (q * p.width() + c) * p.positions, base = q * p.extent;
+    const auto begin_of = runs.runs.begin() + runs.first[q], end_of = runs.runs.begin() + runs.first[q + 1];
+    output.put_together(first, w, p.positions,
+                        [&](T* to, std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
+                            const auto gap = [&](std::int64_t begin, std::int64_t end) {
+                                const T* const from = padding ? padding + first + k * p.positions : nullptr;
+                                for (std::int64_t at = 0; begin < end && at < count * p.positions; at += p.positions)
+                                    fill(to + at + begin - i, from ? from + at + begin : nullptr, end - begin);
+                            };
+                            std::int64_t at = i;
+                            auto run = std::partition_point(
+                                begin_of, end_of, [&](const Run& one) { return one.start + one.length - base <= i; });
+                            for (; run != end_of && run->start - base < i + n; ++run) {
+                                const std::int64_t start = std::max(run->start - base, i),
+                                                   end = std::min(run->start - base + run->length, i + n);
+                                gap(at, start);
+                                write(k, static_cast<int>(count), start, to + start - i, end - start);
+                                at = end;
+                            }
+                            gap(at, i + n);
+                        });
 }
 
 template <class T, class A> void forward_planes(const Forward<T>& call) {
     const CallParams& p = call.p;
+    const Parameter weight(call.affine.weight, p.width()), bias(call.affine.bias, p.width());
     Moments* const found = call.moments;
     const bool together = p.reduced == 1;  // each group is a statistic of its own: measure it and write it at once
     if (!call.given && !together) measure_planes<T, A>(call.measure());
-    std::vector<double> rstd(together ? 0 : p.statistics());
-    for (std::size_t i = 0; i < rstd.size(); ++i) rstd[i] = rstd_of(p, found[i]);
+    std::vector<double> rstd(p.statistics());
+    if (!together) rstd_of(p, found, p.statistics(), rstd.data());
     sweep_planes(p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) {
         const std::int64_t q = p.sequences - 1 - turn,
                            first = statistic_of(p, q, 0);  // from the last: see sweep_columns
         if (!call.given && together) measure_groups<T, A>(call.measure(), q, from, to, found + first);
-        for (std::int64_t k = from; k < to; ++k)
-            forward_group<T, A>(call, q, k, first + k, together ? rstd_of(p, found[first + k]) : rstd[first + k]);
+        if (together) rstd_of(p, found + first + from, to - from, &rstd[first + from]);
+        const auto fill = [&](auto& tile, std::int64_t c, int w) {
+            each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
+                const double factor = rstd[first + k];
+                tile.center(begin, end, center_of(found[first + k], factor));
+                tile.multiply(tile.scale, begin, end, factor, weight, c);
+            });
+            tile.multiply(tile.bias, 0, w, 1, bias, c);
+        };
+        each_tile<A>(from * p.channels, to * p.channels, true, fill, [&](auto& tile, std::int64_t c, int w) {
+            using B = std::remove_reference_t<decltype(tile.hi[0])>;
+            write_planes(p, call.runs, call.y, p.keep_padding ? call.x : nullptr, q, c, w,
+                         [&](std::int64_t k, int count, std::int64_t start, T* y, std::int64_t n) {
+                             const T* const x = call.x + (q * p.width() + c + k) * p.positions + start;
+                             loops<T, B>().forward(x, y, count, p.positions, n, tile.hi + k, tile.lo + k,
+                                                   tile.scale + k, tile.bias + k);
+                         });
+        });
         call.y.finish();
     });
 }
 
 // plain and product (width), from plane `from` to `to` of sequence q: the sums of dy and of dy * xhat over each plane.
-// rstd(i): of statistic i.
-template <class T, class A, class Rstd> void sums_planes(const Backward<T>& call, std::int64_t q, std::int64_t from,
-                                                         std::int64_t to, Rstd rstd, double* plain, double* product) {
+// rstd: of each statistic.
+template <class T, class A> void sums_planes(const Backward<T>& call, std::int64_t q, std::int64_t from,
+                                             std::int64_t to, const double* rstd, double* plain, double* product) {
     const CallParams& p = call.p;
     std::fill(plain + from, plain + to, 0.0);
     std::fill(product + from, product + to, 0.0);
@@ -239,122 +274,125 @@ template <class T, class A, class Rstd> void sums_planes(const Backward<T>& call
     T room[BATCH], room_dy[BATCH];
     const std::int64_t first = statistic_of(p, q, 0);
     const int most = stretches.fit() ? at_once(stretches.length) : 1;
-    for (std::int64_t c = from; c < to; c += most) {
-        const int n = static_cast<int>(to - c < most ? to - c : most);
-        double mean[GROUP], factor[GROUP];
-        A hi[GROUP], lo[GROUP], narrow[GROUP];
-        bool fits[GROUP];
-        std::int64_t k = c / p.channels, end = c;  // the group of a plane, and where it ends
-        for (int r = 0; r < n; ++r) {
-            if (c + r < end) {
-                factor[r] = factor[r - 1], mean[r] = mean[r - 1];
-                hi[r] = hi[r - 1], lo[r] = lo[r - 1], narrow[r] = narrow[r - 1], fits[r] = fits[r - 1];
-                continue;
+    const auto fill = [&](auto& tile, std::int64_t c, int w) {
+        each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
+            tile.center(begin, end, center_of(call.moments[first + k], rstd[first + k]));
+            tile.spread(tile.scale, begin, end, rstd[first + k]);
+        });
+    };
+    each_tile<A>(from, to, true, fill, [&](auto& tile, std::int64_t of_tile, int w) {
+        using B = std::remove_reference_t<decltype(tile.hi[0])>;
+        for (int k = 0; k < w; k += most) {
+            const int n = w - k < most ? w - k : most;
+            const std::int64_t c = of_tile + k;
+            const auto add = [&](const T* const* xs, const T* const* dys, std::int64_t length) {
+                double here[GROUP], here_product[GROUP];
+                loops<T, B>().sums(xs, dys, n, length, tile.hi + k, tile.lo + k, tile.scale + k, here, here_product);
+                for (int r = 0; r < n; ++r) {
+                    if (!std::isfinite(here[r]) || !std::isfinite(here_product[r])) {  // beyond float
+                        Tile<double> wide;
+                        fill(wide, c + r, 1);
+                        loops<T, double>().sums(xs + r, dys + r, 1, length, wide.hi, wide.lo, wide.scale, here + r,
+                                                here_product + r);
+                    }
+                    plain[c + r] += here[r];
+                    product[c + r] += here_product[r];
+                }
+            };
+            const std::int64_t at = (q * p.width() + c) * p.positions;
+            const T *xs[GROUP], *dys[GROUP];
+            if (stretches.fit()) {
+                stretches.point(call.x + at, n, room, xs);
+                stretches.point(call.dy + at, n, room_dy, dys);
+                for (std::int64_t j = 0; j < stretches.length; j += BLOCK) {
+                    add(xs, dys, stretches.length - j < BLOCK ? stretches.length - j : BLOCK);
+                    for (int r = 0; r < n; ++r) xs[r] += BLOCK, dys[r] += BLOCK;
+                }
+            } else {  // both in step, block by block
+                std::vector<T> all(static_cast<std::size_t>(stretches.length));
+                std::int64_t done = 0;
+                gather(p, call.runs, q, call.x + at, 1, room, [&](const T* block, std::int64_t length) {
+                    std::copy_n(block, length, &all[static_cast<std::size_t>(done)]);
+                    done += length;
+                });
+                done = 0;
+                gather(p, call.runs, q, call.dy + at, 1, room_dy, [&](const T* block, std::int64_t length) {
+                    const T* const x = &all[static_cast<std::size_t>(done)];
+                    add(&x, &block, length);
+                    done += length;
+                });
             }
-            factor[r] = rstd(first + k);
-            mean[r] = center_of(call.moments[first + k], factor[r]);
-            const LoopStatistic<A> one(mean[r], factor[r]);
-            hi[r] = one.hi, lo[r] = one.lo, narrow[r] = one.rstd, fits[r] = one.fits;
-            end = ++k * p.channels;
         }
-        const auto add = [&](const T* const* xs, const T* const* dys, std::int64_t length) {
-            double here[GROUP], here_product[GROUP];
-            loops<T, A>().sums(xs, dys, n, length, hi, lo, narrow, here, here_product);
-            for (int r = 0; r < n; ++r) {
-                const double zero = 0;
-                if (!fits[r] || !std::isfinite(here[r]) || !std::isfinite(here_product[r]))  // beyond float
-                    loops<T, double>().sums(xs + r, dys + r, 1, length, mean + r, &zero, factor + r, here + r,
-                                            here_product + r);
-                plain[c + r] += here[r];
-                product[c + r] += here_product[r];
-            }
-        };
-        const std::int64_t at = (q * p.width() + c) * p.positions;
-        const T *xs[GROUP], *dys[GROUP];
-        if (stretches.fit()) {
-            stretches.point(call.x + at, n, room, xs);
-            stretches.point(call.dy + at, n, room_dy, dys);
-            for (std::int64_t j = 0; j < stretches.length; j += BLOCK) {
-                add(xs, dys, stretches.length - j < BLOCK ? stretches.length - j : BLOCK);
-                for (int r = 0; r < n; ++r) xs[r] += BLOCK, dys[r] += BLOCK;
-            }
-        } else {  // both in step, block by block
-            std::vector<T> all(static_cast<std::size_t>(stretches.length));
-            std::int64_t done = 0;
-            gather(p, call.runs, q, call.x + at, 1, room, [&](const T* block, std::int64_t length) {
-                std::copy_n(block, length, &all[static_cast<std::size_t>(done)]);
-                done += length;
-            });
-            done = 0;
-            gather(p, call.runs, q, call.dy + at, 1, room_dy, [&](const T* block, std::int64_t length) {
-                const T* const x = &all[static_cast<std::size_t>(done)];
-                add(&x, &block, length);
-                done += length;
-            });
-        }
-    }
+    });
 }
 
-// dx of group k of sequence q, whose statistic is i.
-template <class T, class A> void backward_group(const Backward<T>& call, std::int64_t q, std::int64_t k, std::int64_t i,
-                                                double rstd, const Shared& shared) {
+// dx of the groups `from` to `to` of sequence q.
+template <class T, class A> void backward_groups(const Backward<T>& call, std::int64_t q, std::int64_t from,
+                                                 std::int64_t to, const double* rstd, const Parameter& weight) {
     const CallParams& p = call.p;
-    const double middle = center_of(call.moments[i], rstd);
-    const bool narrow = holds<A>(shared.through_mean) && holds<A>(shared.through_var) && !p.sample_weight;
-    const auto write = [&](std::int64_t c, std::int64_t start, T* to, std::int64_t n) {
-        const double scale = rstd * call.weight[c];
-        const LoopStatistic<A> one(middle, scale);
-        const bool fits = one.fits && narrow;
-        const std::int64_t at = (q * p.width() + c) * p.positions + start;
-        const T *x = call.x + at, *dy = call.dy + at;
-        if (!call.used()) {  // the moments are constants: x is not read
-            if (fits) loops<T, A>().forward(dy, to, n, 0, 0, one.rstd, 0);
-            else loops<T, double>().forward(dy, to, n, 0.0, 0.0, scale, 0.0);
-        } else if (fits) {
-            loops<T, A>().backward(x, dy, to, n, one.hi, one.lo, one.rstd, static_cast<A>(shared.through_mean),
-                                   static_cast<A>(shared.through_var), nullptr);
-        } else {
-            const double* s = p.sample_weight ? p.sample_weight + q * p.extent + start : nullptr;
-            loops<T, double>().backward(x, dy, to, n, middle, 0.0, scale, shared.through_mean, shared.through_var, s);
-        }
+    const Sums* const used = call.used();
+    const std::int64_t first = statistic_of(p, q, 0);
+    const auto fill = [&](auto& tile, std::int64_t c, int w) {
+        each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
+            const Moments& moments = call.moments[first + k];
+            const Sums* const sums = used ? used + first + k : nullptr;
+            const double scale = scale_of(p, moments, sums, rstd[first + k]);
+            const Shared shared = shared_of(p, moments, sums, scale);
+            tile.center(begin, end, sums ? center_of(moments, scale) : 0);
+            tile.multiply(tile.scale, begin, end, scale, weight, c);
+            tile.spread(tile.through_mean, begin, end, shared.through_mean);
+            tile.spread(tile.through_var, begin, end, shared.through_var);
+        });
+        if (!used) tile.spread(tile.bias, 0, w, 0);
     };
-    write_planes(p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr, q, k * p.channels, (k + 1) * p.channels,
-                 write);
+    const bool narrow = !p.sample_weight;
+    each_tile<A>(from * p.channels, to * p.channels, narrow, fill, [&](auto& tile, std::int64_t c, int w) {
+        using B = std::remove_reference_t<decltype(tile.hi[0])>;
+        write_planes(p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr, q, c, w,
+                     [&](std::int64_t k, int count, std::int64_t start, T* dx, std::int64_t n) {
+                         const std::int64_t at = (q * p.width() + c + k) * p.positions + start;
+                         if (!used)  // the moments are constants: x is not read
+                             return loops<T, B>().forward(call.dy + at, dx, count, p.positions, n, tile.hi + k,
+                                                          tile.lo + k, tile.scale + k, tile.bias + k);
+                         const PlaneCoefficients<B> of{tile.hi + k, tile.lo + k, tile.scale + k, tile.through_mean + k,
+                                                       tile.through_var + k};
+                         const double* const s = p.sample_weight ? p.sample_weight + q * p.extent + start : nullptr;
+                         loops<T, B>().backward(call.x + at, call.dy + at, dx, count, p.positions, n, of, s);
+                     });
+    });
+    call.dx.finish();
 }
 
 template <class T, class A> void backward_planes(const Backward<T>& call) {
     const CallParams& p = call.p;
-    const double* const weight = call.weight;
     const std::int64_t width = p.width();
+    const Parameter weight(call.weight, width);
     const bool together = p.reduced == 1;  // each group is a statistic of its own: sum it and write it at once
-    std::vector<double> all_rstd(together ? 0 : p.statistics());
-    for (std::size_t i = 0; i < all_rstd.size(); ++i) all_rstd[i] = rstd_of(p, call.moments[i]);
-    const auto rstd = [&](std::int64_t i) { return together ? rstd_of(p, call.moments[i]) : all_rstd[i]; };
-    const auto write = [&](std::int64_t q, std::int64_t from, std::int64_t to) {
-        for (std::int64_t k = from, i = statistic_of(p, q, from); k < to; ++k, ++i) {
-            const Sums* const sums = call.used() ? call.used() + i : nullptr;
-            const double scale = scale_of(p, call.moments[i], sums, rstd(i));
-            backward_group<T, A>(call, q, k, i, scale, shared_of(p, call.moments[i], sums, scale));
-        }
-        call.dx.finish();
+    std::vector<double> rstd(p.statistics());
+    if (!together) rstd_of(p, call.moments, p.statistics(), rstd.data());
+    const auto prepare = [&](std::int64_t q, std::int64_t from, std::int64_t to) {
+        const std::int64_t first = statistic_of(p, q, from);
+        if (together) rstd_of(p, call.moments + first, to - from, &rstd[first]);
     };
     if (!call.given) {
-        std::vector<double> parts(p.sequences * width * 2);  // of each sequence: the sums of dy, and of dy * xhat
+        // Of each sequence: the sums of dy, and of dy * xhat. Not 0 before.
+        const std::unique_ptr<double[]> parts(new double[p.sequences * width * 2]);
         // Adds the parts of groups of a sequence to the sums of their statistics.
         const auto add = [&](std::int64_t q, std::int64_t from, std::int64_t to, const double* part) {
             Sums* const into = call.sums + statistic_of(p, q, 0);
             for (std::int64_t k = from; k < to; ++k)
                 for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
-                    into[k].dxhat += weight[c] * part[c];
-                    into[k].dxhat_xhat += weight[c] * part[width + c];
+                    into[k].dxhat += call.weight[c] * part[c];
+                    into[k].dxhat_xhat += call.weight[c] * part[width + c];
                 }
         };
         sweep_planes(p, [&](std::int64_t q, std::int64_t from, std::int64_t to) {
             double* const part = &parts[q * width * 2];
-            sums_planes<T, A>(call, q, from * p.channels, to * p.channels, rstd, part, part + width);
+            prepare(q, from, to);
+            sums_planes<T, A>(call, q, from * p.channels, to * p.channels, rstd.data(), part, part + width);
             if (!together) return;
             add(q, from, to, part);
-            if (call.dx) write(q, from, to);
+            if (call.dx) backward_groups<T, A>(call, q, from, to, rstd.data(), weight);
         });
         for (std::int64_t q = 0; q < p.sequences; ++q) {
             const double* const part = &parts[q * width * 2];
@@ -364,8 +402,11 @@ template <class T, class A> void backward_planes(const Backward<T>& call) {
         }
         if (together || !call.dx) return;
     }
-    sweep_planes(
-        p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) { write(p.sequences - 1 - turn, from, to); });
+    sweep_planes(p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) {
+        const std::int64_t q = p.sequences - 1 - turn;
+        if (call.given) prepare(q, from, to);
+        backward_groups<T, A>(call, q, from, to, rstd.data(), weight);
+    });
 }
 
 }  // namespace truenorm

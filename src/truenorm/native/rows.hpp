@@ -12,7 +12,7 @@ namespace truenorm {
 // Rows of one item of work, and of one part of dweight and dbias: fewer of wide rows, so that few rows are shared too.
 constexpr std::int64_t WIDE = 1024, WIDE_ROWS = 16;
 inline std::vector<Chunk> chunks_of_rows(const CallParams& p, const ValidRuns& runs) {
-    return chunks_of(runs, p.width() < WIDE ? BLOCK_ROWS : WIDE_ROWS);
+    return chunks_of(runs, p.width() < WIDE ? BLOCK_ROWS : WIDE_ROWS, 0, runs.lists());
 }
 
 // group(rows, n, chunk) for n <= GROUP valid rows at a time, gap(begin, end) for the padding between them. Groups are

@@ -95,6 +95,12 @@ private:
 template <class A> using Many = Lanes<A, 128>;
 template <class A> using Few = Lanes<A, 64>;
 
+// body(V{}) with the lanes for sums of n elements one at a time. Those of a few elements have the same bits in both.
+template <class A, class Body> INLINE inline void with_lanes(std::int64_t n, Body body) {
+    if (n <= Few<A>::COUNT) body(Few<A>{});
+    else body(Many<A>{});
+}
+
 // ---- the totals of several registers ----
 
 template <class A> using Index = std::conditional_t<sizeof(A) == 8, std::int64_t, std::int32_t>;

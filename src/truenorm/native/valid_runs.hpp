@@ -90,9 +90,10 @@ struct Chunk {
     std::int64_t list, from, to;
 };
 
-inline std::vector<Chunk> chunks_of(const ValidRuns& runs, std::int64_t rows) {
+// Of the lists `first` to `end`.
+inline std::vector<Chunk> chunks_of(const ValidRuns& runs, std::int64_t rows, std::int64_t first, std::int64_t end) {
     std::vector<Chunk> chunks;
-    for (std::int64_t list = 0; list < runs.lists(); ++list)
+    for (std::int64_t list = first; list < end; ++list)
         for (std::int64_t from = 0; from < runs.count[list]; from += rows)
             chunks.push_back({list, from, runs.count[list] - from < rows ? runs.count[list] : from + rows});
     return chunks;
