@@ -159,7 +159,7 @@ def calls_behind(layer: Any, x: Any) -> tuple[Callable[[], object], Callable[[],
         if not (done and call.backward(x, y, weight, dx, dweight, dbias)):
             raise RuntimeError("bench.calls: tensors that the kernels can read, got others.")
 
-    return partial(cache.find, x, weight, bias, None, False), kernels
+    return partial(cache.find, x, weight, bias, None, None, False), kernels
 
 
 if __name__ == "__main__":

@@ -137,8 +137,8 @@ class Call:
     def update_running(self, mean: Any, var: Any, momentum: float, ddof: int, counter: Any, /) -> int:
         """The function of this name with the moments of this call; 2: these cannot be written in place."""
 
-    def get_lengths(self) -> bytes:
-        """Of all sequences, as int64; empty if `PlanCache.find` was given none."""
+    def get_valid(self) -> bytes:
+        """Which rows are valid, as booleans; empty if `PlanCache.find` was given neither lengths nor valid."""
 
     def get_moments(self) -> bytes:
         """count, mean and m2 of each statistic, as doubles."""
@@ -167,8 +167,8 @@ class Miss(Enum):
     """x cannot be read in place."""
     parameters = ...
     """weight or bias do not fit x, or cannot be read in place."""
-    lengths = ...
-    """lengths do not fit x, or cannot be read in place."""
+    ragged = ...
+    """lengths or valid do not fit x, or cannot be read in place."""
 
 class PlanCache:
     """The plans of one normalization, for the shapes that were seen last."""
@@ -176,7 +176,9 @@ class PlanCache:
     def __init__(self, channels_last: bool, /) -> None:
         """channels_last: whether there are plans for this memory order too."""
 
-    def find(self, x: Any, weight: Any, bias: Any, lengths: Any, keep_padding: bool, /) -> tuple[Call, Any] | Miss:
+    def find(
+        self, x: Any, weight: Any, bias: Any, lengths: Any, valid: Any, keep_padding: bool, /
+    ) -> tuple[Call, Any] | Miss:
         """A new call, and the `owner` that was added with its plan."""
 
     def add(
@@ -186,7 +188,12 @@ class PlanCache:
         shape: tuple[int, ...],
         weight_shape: tuple[int, ...],
         repeats: int,
+        steps: int,
+        mask_shapes: list[tuple[int, ...]],
         owner: Any,
         /,
     ) -> None:
-        """repeats: for how many sequences in a row each sample's length holds; 0 if this norm takes no lengths."""
+        """
+        repeats, steps: for how many sequences in a row each sample's length holds, and how many rows a position is; 0
+        if this norm takes no lengths. mask_shapes: those in which `valid` has one element for each row, in their order.
+        """

@@ -86,3 +86,9 @@ def test_affine_axes_and_sizes_keep_their_names(pattern: str, affine: str) -> No
     valid = np.broadcast_to(np.arange(4)[:, None] < ROWS[:, None, None], x.shape[:3])
     expected = tn.forward(x, norm, weight=weight, valid=valid).y
     assert_same_bits(tn.forward(x, norm, weight=weight, lengths=ROWS, along="h").y, expected, "y")
+
+
+def test_lengths_beyond_an_axis_are_refused_also_where_a_position_is_many_rows() -> None:
+    for wrong in ([3, -1, 4], [3, 5, 4], [3, 2**62, 4], [3, -(2**63), 4]):  # times 4 rows some of these would be 0
+        with pytest.raises(ValueError, match="lengths must be from 0 to 4"):
+            tn.forward(RNG.normal(size=(3, 4, 4, 2)), "[b t w] c", lengths=wrong)

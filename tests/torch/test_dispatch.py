@@ -38,6 +38,7 @@ def test_a_new_plan_is_logged_once(reasons: Any) -> None:
     assert reasons(lambda: layer(x)) == ["kernel: new plan for (3, 4, 5), torch.float32, contiguous"]
     assert reasons(lambda: layer(x)) == []
     assert reasons(lambda: layer(x, lengths=LENGTHS)) == []
+    assert reasons(lambda: layer(x, valid=torch.arange(5) < LENGTHS[:, None])) == []
     transposed = normal(3, 5, 4).transpose(1, 2)
     assert reasons(lambda: layer(transposed)) == ["kernel: new plan for (3, 4, 5), torch.float32, channels last"]
     assert reasons(lambda: layer(transposed, lengths=LENGTHS)) == []
@@ -48,7 +49,7 @@ def test_a_new_plan_is_logged_once(reasons: Any) -> None:
 
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a mask": (
-        lambda: tnt.BatchNorm1d(4)(normal(3, 4, 5), valid=torch.arange(5) < LENGTHS[:, None]),
+        lambda: tnt.BatchNorm1d(4)(normal(3, 4, 5), valid=(torch.arange(5) < LENGTHS[:, None]).int()),
         "kernel: (3, 4, 5) with a mask",
     ),
     "a mask of every element": (

@@ -12,6 +12,7 @@ from torch_data import normal
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("truenorm._native", reason="the compiled part was not built")
 
+import truenorm as tn  # noqa: E402
 import truenorm.torch as tnt  # noqa: E402
 from truenorm import engine  # noqa: E402
 from truenorm.core import recipes  # noqa: E402
@@ -19,6 +20,7 @@ from truenorm.torch import _dispatch, _kernel  # noqa: E402
 
 nn = torch.nn
 LENGTHS = torch.tensor([5, 2, 0])
+VALID = torch.arange(5) < LENGTHS[:, None]
 
 
 @pytest.fixture
@@ -112,6 +114,55 @@ def test_other_lengths_come_out_the_same(lengths: Any) -> None:
             assert_close(step(make(), x, lengths=lengths), step(make(), x, lengths=LENGTHS))
 
 
+# Padding that needs no mask in Python: the cache reads it.
+DIRECT: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
+    "rows": (lambda: tnt.BatchNorm1d(4), (6, 4), {"valid": torch.tensor([1, 0, 0, 1, 1, 0]) > 0}),
+    "positions": (lambda: tnt.BatchNorm1d(4), (3, 4, 5), {"valid": normal(3, 5) > 0}),
+    "full rank": (lambda: tnt.GroupNorm(2, 4), (3, 4, 5), {"valid": normal(3, 1, 5) > 0}),
+    "layer norm": (lambda: tnt.LayerNorm(4), (3, 5, 4), {"valid": normal(3, 5) > 0}),
+    "two axes": (lambda: tnt.LayerNorm((2, 4)), (3, 5, 2, 4), {"valid": normal(3, 5, 1, 1) > 0}),
+    "first of two": (lambda: tnt.BatchNorm2d(4), (3, 4, 5, 2), {"lengths": LENGTHS, "along": 2}),
+    "first of three": (lambda: tnt.InstanceNorm3d(4, affine=True), (3, 4, 5, 2, 3), {"lengths": LENGTHS, "along": 2}),
+    "middle of rows": (lambda: tnt.RMSNorm(4), (3, 2, 5, 3, 4), {"lengths": LENGTHS, "along": 2}),
+}
+
+
+@pytest.mark.parametrize("order", ["contiguous", "channels last"])
+@pytest.mark.parametrize("name", DIRECT)
+def test_padding_is_read_without_a_mask_in_python(name: str, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, shape, ragged = DIRECT[name]
+    x = normal(*shape) * 2 + 1
+    x = last_in_memory(x) if order == "channels last" else x
+    monkeypatch.setattr(_kernel, "KERNELS_READ_TENSORS", False)
+    expected = step(make(), x, **ragged)
+    monkeypatch.undo()
+    monkeypatch.setattr(_dispatch, "_masked_call", lambda *_: pytest.fail("a mask was made"))
+    assert_close(step(make(), x, **ragged), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(make()(x, **ragged), expected[0], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_a_mask_that_changes_later_changes_no_gradient(name: str) -> None:
+    make, shape, ragged = DIRECT[name]
+    x, layer = normal(*shape).requires_grad_(), make()
+    changing = {key: one.clone() if isinstance(one, torch.Tensor) else one for key, one in ragged.items()}
+    expected = torch.autograd.grad(layer(x, **ragged).square().sum(), x, create_graph=True)[0]
+    y = layer(x, **changing)
+    next(iter(changing.values())).fill_(1)
+    for graph in (False, True):  # by the kernels, and by the formula
+        found = torch.autograd.grad(y.square().sum(), x, create_graph=graph, retain_graph=True)[0]
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_mask_with_as_many_elements_as_another_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm, x = tn.Norm("b t [c]", affine="t"), normal(3, 5, 5)
+    valid = normal(3, 5, seed=1) > 0  # of b and t; a kernel could read one of b and c
+    found = step(tnt.Normalize(norm, 5), x, valid=valid)
+    monkeypatch.setattr(_kernel, "KERNELS_READ_TENSORS", False)
+    assert_close(found, step(tnt.Normalize(norm, 5), x, valid=valid))
+
+
 @pytest.mark.parametrize("padding", ["zero", "keep"])
 def test_padding_is_zero_or_kept(padding: Any, by_kernel: list[bool]) -> None:
     x = normal(3, 5, 4)
@@ -199,12 +250,14 @@ def test_a_miss_says_why() -> None:
     kernel = kernels.whole_kernel(recipes.batch("second"), (3, 4, 5), "f")
     cache = native.PlanCache(False)
     x, weight = normal(3, 4, 5), torch.ones(4)
-    assert cache.find(x, None, None, None, False) is native.Miss.unknown_shape
-    cache.add(kernel.plan, False, (3, 4, 5), (4,), 1, "owner")
-    assert cache.find(x, weight, weight, LENGTHS, False)[1] == "owner"
-    assert cache.find(x.double(), None, None, None, False) is native.Miss.unknown_shape
+    assert cache.find(x, None, None, None, None, False) is native.Miss.unknown_shape
+    cache.add(kernel.plan, False, (3, 4, 5), (4,), 1, 1, [(3, 1, 5), (3, 5)], "owner")
+    assert cache.find(x, weight, weight, LENGTHS, None, False)[1] == "owner"
+    assert cache.find(x, weight, weight, None, VALID, False)[1] == "owner"
+    assert cache.find(x, weight, weight, None, VALID[:, None], False)[1] == "owner"
+    assert cache.find(x.double(), None, None, None, None, False) is native.Miss.unknown_shape
     for strided in (x.mT.contiguous().mT, torch.stack([x, x], -1)[..., 0]):
-        assert cache.find(strided, None, None, None, False) is native.Miss.x_strided
+        assert cache.find(strided, None, None, None, None, False) is native.Miss.x_strided
     for unreadable in (
         torch._neg_view(x),
         x.int(),
@@ -212,12 +265,15 @@ def test_a_miss_says_why() -> None:
         x[:0],
         x.as_subclass(type("Own", (torch.Tensor,), {})),
     ):
-        assert cache.find(unreadable, None, None, None, False) is native.Miss.x_unreadable
+        assert cache.find(unreadable, None, None, None, None, False) is native.Miss.x_unreadable
     for wrong in (torch.ones(5), torch.ones(4, 1), torch.ones(8)[::2], torch._neg_view(weight)):
-        assert cache.find(x, wrong, None, None, False) is native.Miss.parameters
-        assert cache.find(x, weight, wrong, None, False) is native.Miss.parameters
+        assert cache.find(x, wrong, None, None, None, False) is native.Miss.parameters
+        assert cache.find(x, weight, wrong, None, None, False) is native.Miss.parameters
     for lengths in (LENGTHS.int(), LENGTHS[:2], LENGTHS + 1, LENGTHS - 1, LENGTHS[:, None]):
-        assert cache.find(x, weight, None, lengths, False) is native.Miss.lengths
+        assert cache.find(x, weight, None, lengths, None, False) is native.Miss.ragged
+    for valid in (VALID.int(), VALID[:1], VALID[..., None], VALID.T.contiguous().T, VALID.expand(2, 3, 5)):
+        assert cache.find(x, weight, None, None, valid, False) is native.Miss.ragged
+    assert cache.find(x, weight, None, LENGTHS, VALID, False) is native.Miss.ragged
 
 
 # ---- x whose channels come last in memory ----

@@ -87,6 +87,14 @@ class Layout:
         return tuple(axis.size if axis.weighted else 1 for axis in self.axes)
 
     @cached_property
+    def mask_shape(self) -> Shape | None:
+        """The shape of x with size 1 for the axes that weight covers; None if it covers a part of an axis of x."""
+        covered = {axis.source for axis in self.axes if axis.weighted}
+        if any(axis.source in covered and not axis.weighted for axis in self.axes):
+            return None
+        return tuple(1 if i in covered else size for i, size in enumerate(self.shape))
+
+    @cached_property
     def unweighted(self) -> tuple[int, ...]:
         """The axes that the gradients of weight and bias are summed over."""
         return tuple(i for i, axis in enumerate(self.axes) if not axis.weighted)

@@ -148,17 +148,19 @@ class Kernel:
                 weights = np.ascontiguousarray(padded[masked.rows], np.float64).reshape(-1)
             return Ragged(np.diff(masked.offsets) * each, masked.offsets[:-1] * each, None, weights)
         lengths = valid = weights = None
-        if masked.lengths is not None and (repeated := self.repeats) is not None:
-            lengths = self.per_sequence(masked.lengths, repeated)
+        if masked.lengths is not None and self.spread_of_lengths is not None:
+            lengths = self.per_sequence(masked.lengths)
         elif masked.valid is not None:
             valid = self._positions(masked.valid)
         if masked.weights is not None:
             weights = self._positions(np.asarray(masked.sample_weight, np.float64))
         return Ragged(lengths, None, valid, weights)
 
-    @staticmethod
-    def per_sequence(lengths: Array, repeats: int) -> Array:
-        """The length of each sequence, from those of the samples."""
+    def per_sequence(self, lengths: Array) -> Array:
+        """The valid rows of each sequence, from the lengths of the samples, which were checked."""
+        assert self.spread_of_lengths is not None
+        repeats, steps = self.spread_of_lengths
+        lengths = lengths if steps == 1 else lengths * steps
         return lengths if repeats == 1 else np.repeat(lengths, repeats)
 
     def _positions(self, values: Array) -> Array:
@@ -167,14 +169,16 @@ class Kernel:
         return self.fold_part(np.broadcast_to(values, split), split)
 
     @cached_property
-    def repeats(self) -> int | None:
-        """How many sequences each sample has; None if a plan cannot take lengths, as they do not run along the last
-        axis."""
+    def spread_of_lengths(self) -> tuple[int, int] | None:
+        """How many sequences each sample has, and how many rows each position; None if a plan cannot take lengths, as
+        the positions that they count do not lie together."""
         axes, layout = [i for group in (0, 1, 4) for i in self.layout.axis_groups[group]], self.layout
         b, t = layout.find("b"), layout.ragged_axis
-        if b is None or t is None or len(axes) < 2 or (axes[0], axes[-1]) != (b, t) or layout.split[t] != self.extent:
+        if b is None or t is None or t not in axes[1:] or axes[0] != b:
             return None
-        return math.prod(layout.split[i] for i in axes[1:-1])
+        place = axes.index(t)
+        repeats, steps = (math.prod(layout.split[i] for i in part) for part in (axes[1:place], axes[place + 1 :]))
+        return (repeats, steps) if layout.split[t] * steps == self.extent else None
 
 
 @ignore_floating_point_errors  # numbers beyond a dtype become inf
@@ -273,10 +277,9 @@ def whole_kernel(norm: Norm, shape: tuple[int, ...], char: str) -> Kernel | None
     if kind == "planes":
         sequences, extent = outer * reduced, positions
     else:
-        rows = layout.axis_groups[1] if kind == "columns" else layout.axis_groups[0]
-        last = rows[-1] if rows else None
-        steps = reduced if kind == "columns" else outer
-        extent = layout.split[last] if last is not None and last == layout.ragged_axis else steps
+        rows, t = layout.axis_groups[1 if kind == "columns" else 0], layout.ragged_axis
+        inner = rows if t not in rows else rows[rows.index(t) :]  # a sequence: t, and what lies within its positions
+        extent = math.prod(layout.split[i] for i in inner)
         sequences = outer * reduced // extent if extent else 0
     if 0 in layout.canonical:
         return None  # nothing to compute: the reference handles every empty case

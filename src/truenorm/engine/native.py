@@ -124,12 +124,13 @@ def _forward_directly(
             masked = MaskedInput(norm, layout, x, dtype)
         else:
             counts = np.array(as_array(lengths, "lengths"))  # a copy: `backward` needs these values
-            repeats = kernel.repeats
-            if repeats is None or counts.dtype.kind not in "iu" or counts.shape != (kernel.sequences // repeats,):
+            repeats, steps = kernel.spread_of_lengths or (0, 0)
+            # The plan checks the lengths, which must not be multiplied before.
+            if steps != 1 or counts.dtype.kind not in "iu" or counts.shape != (kernel.sequences // repeats,):
                 return None
             counts = counts.astype(np.int64, copy=False)
-            steps, keep = kernel.per_sequence(counts, repeats), padding == "keep"
-            kernel.plan.forward(x, y, table, weight=weight, bias=bias, lengths=steps, keep_padding=keep)
+            rows, keep = kernel.per_sequence(counts), padding == "keep"
+            kernel.plan.forward(x, y, table, weight=weight, bias=bias, lengths=rows, keep_padding=keep)
             masked = MaskedInput(norm, layout, x, dtype, lengths=counts)
     except (TypeError, ValueError):
         return None

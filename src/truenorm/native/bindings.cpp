@@ -201,7 +201,7 @@ NB_MODULE(_native, m) {
         .def("backward", &Call::backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
              nb::arg().none())
         .def("update_running", &Call::update_running, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
-        .def("get_lengths", &Call::get_lengths)
+        .def("get_valid", &Call::get_valid)
         .def("get_moments", &Call::get_moments)
         .def("set_moments", &Call::set_moments)
         .def_prop_ro("channels_last", &Call::channels_last)
@@ -212,9 +212,10 @@ NB_MODULE(_native, m) {
         .value("x_strided", Miss::x_strided)
         .value("x_unreadable", Miss::x_unreadable)
         .value("parameters", Miss::parameters)
-        .value("lengths", Miss::lengths);
+        .value("ragged", Miss::ragged);
     nb::class_<PlanCache>(m, "PlanCache")
         .def(nb::init<bool>())
-        .def("find", &PlanCache::find, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg())
+        .def("find", &PlanCache::find, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none(), nb::arg())
         .def("add", &PlanCache::add);
 }

@@ -24,13 +24,13 @@ public:
           runs(params) {
         moments.resize(static_cast<std::size_t>(params.statistics()));
     }
-    // lengths: none, or one for each sequence; in their range.
-    Call(const Plan& plan, MemoryOrder order, std::vector<std::int64_t> lengths_, bool keep_padding)
+    // lengths: one for each sequence, in their range. valid: one for each row. At most one of them; neither is kept.
+    Call(const Plan& plan, MemoryOrder order, const std::int64_t* lengths, const std::uint8_t* valid, bool keep_padding)
         : plan(plan),
           order(order),
-          lengths(std::move(lengths_)),
-          params(plan.whole(lengths.empty() ? nullptr : lengths.data(), keep_padding)),
-          runs(params) {
+          masked(lengths || valid),
+          params(plan.whole(nullptr, nullptr, keep_padding)),
+          runs(plan.whole(lengths, valid, keep_padding)) {
         moments.resize(static_cast<std::size_t>(params.statistics()));
     }
     Call(const Call&) = delete;
@@ -87,8 +87,13 @@ public:
         return done;
     }
 
-    // The lengths of all sequences, as bytes of int64; empty if `PlanCache.find` was given none.
-    nb::bytes get_lengths() const { return nb::bytes(lengths.data(), lengths.size() * sizeof(std::int64_t)); }
+    // Which rows are valid, as bytes of booleans; empty if `PlanCache.find` was given neither lengths nor valid.
+    nb::bytes get_valid() const {
+        std::vector<char> rows(static_cast<std::size_t>(masked ? params.rows : 0));
+        for (std::size_t i = 0; masked && i < runs.runs.size(); ++i)
+            std::fill_n(rows.data() + runs.runs[i].start, runs.runs[i].length, 1);
+        return nb::bytes(rows.data(), rows.size());
+    }
 
     // The number of valid elements of the statistic that has most of them.
     std::int64_t max_count() const {
@@ -125,7 +130,7 @@ private:
     const Plan plan;
     const MemoryOrder order;  // of x, y and their gradients
     RaggedBuffers ragged;
-    const std::vector<std::int64_t> lengths;
+    const bool masked = false;  // by `PlanCache.find`
     CallParams params;
     const ValidRuns runs;
     bool fixed = false;
@@ -152,7 +157,7 @@ enum class Miss {
     x_strided,      // x can be read, but its memory order has no plan: copy it
     x_unreadable,   // x cannot be read in place
     parameters,     // weight or bias do not fit x, or cannot be read in place
-    lengths,        // lengths do not fit x, or cannot be read in place
+    ragged,         // lengths or valid do not fit x, or cannot be read in place
 };
 
 // The plans of one normalization, for the shapes that were seen last.
@@ -162,25 +167,28 @@ public:
     explicit PlanCache(bool channels_last) : has_channels_last(channels_last) {}
 
     // A new call and the `owner` that was added with its plan; or a Miss.
-    nb::object find(nb::handle x_, nb::handle weight_, nb::handle bias_, nb::handle lengths_, bool keep_padding) const {
-        Tensor x, weight, bias, lengths;
+    nb::object find(nb::handle x_, nb::handle weight_, nb::handle bias_, nb::handle lengths_, nb::handle valid_,
+                    bool keep_padding) const {
+        Tensor x, weight, bias, lengths, valid;
         if (!x.read(x_, FLOATS)) return nb::cast(Miss::x_unreadable);
         const MemoryOrder order = x.order();
         if (order == MemoryOrder::strided || (order == MemoryOrder::channels_last && !has_channels_last))
             return nb::cast(Miss::x_strided);
         if (!given(weight, weight_, FLOATS) || !given(bias, bias_, FLOATS)) return nb::cast(Miss::parameters);
-        if (!given(lengths, lengths_, "q")) return nb::cast(Miss::lengths);
+        if (!given(lengths, lengths_, "q") || !given(valid, valid_, "?")) return nb::cast(Miss::ragged);
         std::unique_ptr<Call> call;
         nb::object owner;
-        const auto miss = look_up(x, order, weight, bias, lengths, keep_padding, call, owner);
+        const auto miss = look_up(x, order, weight, bias, lengths, valid, keep_padding, call, owner);
         if (miss) return nb::cast(*miss);
         return nb::make_tuple(nb::cast(call.release(), nb::rv_policy::take_ownership), owner);
     }
 
     // shape: of x, which is the plan's with its channel axis second where x is channels_last.
-    // repeats: for how many sequences in a row each sample's length holds; 0 if this norm takes no lengths.
+    // repeats, steps: for how many sequences in a row each sample's length holds, and how many rows a position is; 0 if
+    // this norm takes no lengths. mask_shapes: those in which `valid` has one element for each row, in their order.
     void add(const Plan& plan, bool channels_last, const std::vector<std::int64_t>& shape,
-             const std::vector<std::int64_t>& weight_shape, std::int64_t repeats, nb::object owner) {
+             const std::vector<std::int64_t>& weight_shape, std::int64_t repeats, std::int64_t steps,
+             const std::vector<std::vector<std::int64_t>>& mask_shapes, nb::object owner) {
         const MemoryOrder order = channels_last ? MemoryOrder::channels_last : MemoryOrder::contiguous;
         const auto same = [&](const Entry& one) {
             return one.letter == *plan.format() && one.order == order && one.shape == shape;
@@ -190,7 +198,8 @@ public:
         const auto found = std::find_if(entries.begin(), entries.end(), same);
         if (found != entries.end()) removed.push_back(*found), entries.erase(found);
         else if (entries.size() == MOST) removed.push_back(entries.back()), entries.pop_back();
-        entries.insert(entries.begin(), {plan, *plan.format(), order, shape, weight_shape, repeats, owner});
+        entries.insert(entries.begin(),
+                       {plan, *plan.format(), order, shape, weight_shape, repeats, steps, mask_shapes, owner});
     }
 
 private:
@@ -199,19 +208,24 @@ private:
         char letter;
         MemoryOrder order;
         std::vector<std::int64_t> shape, weight_shape;
-        std::int64_t repeats;
+        std::int64_t repeats, steps;
+        std::vector<std::vector<std::int64_t>> mask_shapes;
         nb::object owner;
 
-        // The steps of each sequence, from the lengths of the samples.
-        bool read(const Tensor& given, std::vector<std::int64_t>& steps) const {
+        // The rows of each sequence that are valid, from the lengths of the samples.
+        bool read(const Tensor& given, std::vector<std::int64_t>& rows) const {
             if (!repeats || !given.has_shape({plan.sequences() / repeats})) return false;
-            steps.reserve(static_cast<std::size_t>(plan.sequences()));
+            rows.reserve(static_cast<std::size_t>(plan.sequences()));
             for (std::int64_t i = 0; i < given.count; ++i) {
                 const std::int64_t length = given.at<std::int64_t>()[i];
-                if (length < 0 || length > plan.extent()) return false;
-                steps.insert(steps.end(), static_cast<std::size_t>(repeats), length);
+                if (length < 0 || length > plan.extent() / steps) return false;
+                rows.insert(rows.end(), static_cast<std::size_t>(repeats), length * steps);
             }
             return true;
+        }
+        bool is_mask(const Tensor& given) const {
+            return std::any_of(mask_shapes.begin(), mask_shapes.end(),
+                               [&](const auto& shape) { return given.has_shape(shape); });
         }
     };
     static constexpr std::size_t MOST = 16;
@@ -222,8 +236,8 @@ private:
     // The call and the owner of the plan for tensors that were read; or why there is none. Nothing in it calls into
     // torch or Python: another thread could run `add` meanwhile, or wait for the lock.
     std::optional<Miss> look_up(const Tensor& x, MemoryOrder order, const Tensor& weight, const Tensor& bias,
-                                const Tensor& lengths, bool keep_padding, std::unique_ptr<Call>& call,
-                                nb::object& owner) const {
+                                const Tensor& lengths, const Tensor& valid, bool keep_padding,
+                                std::unique_ptr<Call>& call, nb::object& owner) const {
         const auto same = [&](const Entry& one) {
             return one.letter == x.letter && one.order == order && x.has_shape(one.shape);
         };
@@ -232,9 +246,11 @@ private:
         if (found == entries.end()) return Miss::unknown_shape;
         if ((weight && !weight.has_shape(found->weight_shape)) || (bias && !bias.has_shape(found->weight_shape)))
             return Miss::parameters;
-        std::vector<std::int64_t> steps;
-        if (lengths && !found->read(lengths, steps)) return Miss::lengths;
-        call = std::make_unique<Call>(found->plan, order, std::move(steps), keep_padding);
+        std::vector<std::int64_t> rows;
+        if ((lengths && valid) || (lengths && !found->read(lengths, rows)) || (valid && !found->is_mask(valid)))
+            return Miss::ragged;
+        call = std::make_unique<Call>(found->plan, order, lengths ? rows.data() : nullptr,
+                                      valid.at<const std::uint8_t>(), keep_padding);
         owner = found->owner;
         return std::nullopt;
     }

@@ -13,8 +13,9 @@ namespace truenorm::dlpack {
 constexpr std::uint32_t MAJOR = 1;
 constexpr const char* CAPSULE = "dlpack_exchange_api";  // the name of the capsule that holds an Exchange
 
-constexpr std::int32_t CPU = 1;                                   // DLDeviceType: kDLCPU
-enum Code : std::uint8_t { INTEGER = 0, FLOAT = 2, BFLOAT = 4 };  // DLDataTypeCode: kDLInt, kDLFloat, kDLBfloat
+constexpr std::int32_t CPU = 1;  // DLDeviceType: kDLCPU
+// DLDataTypeCode: kDLInt, kDLFloat, kDLBfloat, kDLBool
+enum Code : std::uint8_t { INTEGER = 0, FLOAT = 2, BFLOAT = 4, BOOLEAN = 6 };
 
 struct Device {  // DLDevice
     std::int32_t type, number;

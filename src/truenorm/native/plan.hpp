@@ -132,11 +132,13 @@ public:
     std::int64_t sequences() const { return p.sequences; }
     std::int64_t extent() const { return p.extent; }
 
-    // The parameters for a whole x, or for the first steps of each sequence; lengths are from 0 to the extent.
-    CallParams whole(const std::int64_t* lengths, bool keep_padding) const {
+    // The parameters for a whole x, for the first steps of each sequence, or for the valid rows; lengths are from 0 to
+    // the extent.
+    CallParams whole(const std::int64_t* lengths, const std::uint8_t* valid, bool keep_padding) const {
         CallParams call{p};
         call.rows = p.sequences * p.extent;
         call.lengths = lengths;
+        call.valid = valid;
         call.keep_padding = keep_padding;
         return call;
     }

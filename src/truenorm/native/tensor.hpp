@@ -144,6 +144,7 @@ private:
         if (type.code == dlpack::FLOAT)
             return type.bits == 32 ? 'f' : type.bits == 64 ? 'd' : type.bits == 16 ? 'e' : 0;
         if (type.code == dlpack::BFLOAT) return type.bits == 16 ? 'H' : 0;
+        if (type.code == dlpack::BOOLEAN) return type.bits == 8 ? '?' : 0;
         return type.code == dlpack::INTEGER && type.bits == 64 ? 'q' : 0;
     }
 };

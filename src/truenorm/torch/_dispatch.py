@@ -79,6 +79,8 @@ def run(
     found = find_call(input.x, norms, weight, bias, input.ragged, fixed, padding)
     if not isinstance(found, str) and (found[2].weight_shape == shape or operator is None):
         x, call, plan, ragged = found
+        if not torch.is_grad_enabled():
+            return _kernel.forward(x, weight, bias, call), call
         return _kernel.apply(x, weight, bias, (call, plan, ragged, padding, fixed is not None)), call
     parameters = (weight, bias, *buffers) if fixed is None else (weight, bias, fixed.mean, fixed.var)
     masked = input.ragged is not None or input.packed
@@ -127,24 +129,21 @@ def find_call(
     cache = _plan_cache(norms)
     if cache is None:
         return "the arguments do not fit each other"
-    lengths, copies = None, None
-    if ragged is not None:
-        valid, lengths, offsets, sample_weight = ragged
-        if valid is not None or offsets is not None or sample_weight is not None:
-            lengths, copies = None, ragged
+    valid, lengths, offsets, sample_weight = ragged or NOTHING
+    copies = None if offsets is None and sample_weight is None else ragged
     if copies is None:
-        found = cache.find(x, weight, bias, lengths, padding == "keep")
+        found = cache.find(x, weight, bias, lengths, valid, padding == "keep")
         if found is X_STRIDED:  # copied before anything is chosen
             x = x.contiguous()
-            found = cache.find(x, weight, bias, lengths, padding == "keep")
+            found = cache.find(x, weight, bias, lengths, valid, padding == "keep")
         while found is UNKNOWN_SHAPE:  # more than once if other threads' shapes take its place in the cache
             reason = _add_plan(cache, norms, x)
             if reason is not None:
                 return reason
-            found = cache.find(x, weight, bias, lengths, padding == "keep")
+            found = cache.find(x, weight, bias, lengths, valid, padding == "keep")
         if type(found) is tuple:
             call, plan = found
-        elif found is LENGTHS:
+        elif found is RAGGED:
             copies = ragged
         else:
             return REASONS[found]
@@ -161,9 +160,10 @@ def find_call(
 
 
 REASONS: dict[Any, str] = {}
-UNKNOWN_SHAPE = X_STRIDED = LENGTHS = None
+NOTHING = Ragged()
+UNKNOWN_SHAPE = X_STRIDED = RAGGED = None
 if native is not None:
-    UNKNOWN_SHAPE, X_STRIDED, LENGTHS = native.Miss.unknown_shape, native.Miss.x_strided, native.Miss.lengths
+    UNKNOWN_SHAPE, X_STRIDED, RAGGED = native.Miss.unknown_shape, native.Miss.x_strided, native.Miss.ragged
     REASONS = {
         native.Miss.x_unreadable: "x cannot be read in place",
         native.Miss.parameters: "weight or bias do not fit x, or cannot be read in place",
@@ -197,10 +197,16 @@ def _add_plan(cache: _native.PlanCache, norms: Norms, x: Tensor) -> str | None:
     if kernel is None or kernel.layout.transposed:
         return "no kernel for this pattern"
     layout = kernel.layout
-    takes_lengths = not any(layout.axes[i].weighted for i in (layout.find("b"), layout.ragged_axis) if i is not None)
-    repeats = kernel.repeats or 0 if takes_lengths else 0
-    plan = KernelPlan(norm_from_text(norms[0]), kernel, kernel.layout.weight_shape)
-    cache.add(kernel.plan, channels_last, tuple(x.shape), kernel.layout.weight_shape or (), repeats, plan)
+    mask, masks, lengths = layout.mask_shape, [], (0, 0)
+    if mask is not None:
+        mask, channel = ((mask[0], 1, *mask[1:-1]), 1) if channels_last else (mask, layout.channel)
+        masks.append(mask)
+        if channel is not None and mask == (*x.shape[:channel], 1, *x.shape[channel + 1 :]):
+            masks.append((*x.shape[:channel], *x.shape[channel + 1 :]))
+        if not any(layout.axes[i].weighted for i in (layout.find("b"), layout.ragged_axis) if i is not None):
+            lengths = kernel.spread_of_lengths or (0, 0)
+    plan = KernelPlan(norm_from_text(norms[0]), kernel, layout.weight_shape, mask)
+    cache.add(kernel.plan, channels_last, tuple(x.shape), layout.weight_shape or (), *lengths, masks, plan)
     order = "channels last" if channels_last else "contiguous"
     log.debug("kernel: new plan for %s, %s, %s", tuple(x.shape), x.dtype, order)
     return None

@@ -78,18 +78,26 @@ def unpack(
     rows_only   each row has: torch's own operators take nested tensors of every layout
     row_axes    how many axes a packed row has at least
     """
-    if type(x) is Tensor and valid is None and offsets is None and segments is None and sample_weight is None:
-        if lengths is None and along is None and not x.is_nested:
-            return UnpackedInput(x)
-        if (
-            type(lengths) is Tensor
-            and lengths.dtype is torch.int64
-            and lengths.dim() == 1
-            and lengths.device == x.device
+    if type(x) is Tensor and offsets is None and segments is None and sample_weight is None and not x.is_nested:
+        if valid is None:
+            if lengths is None and along is None:
+                return UnpackedInput(x)
+            if (
+                type(lengths) is Tensor
+                and lengths.dtype is torch.int64
+                and lengths.dim() == 1
+                and lengths.device == x.device
+            ):
+                return UnpackedInput(x, Ragged(None, lengths), along=along)
+        elif (
+            type(valid) is Tensor
+            and valid.dtype is torch.bool
+            and valid.layout is torch.strided
+            and valid.device == x.device
+            and lengths is None
             and along is None
-            and not x.is_nested
         ):
-            return UnpackedInput(x, Ragged(None, lengths))
+            return UnpackedInput(x, Ragged(valid))
     if not isinstance(x, Tensor | PackedSequence):
         raise TypeError(f"x: a tensor, a nested tensor or a PackedSequence, got {type(x).__name__}.")
     rows = x.data if isinstance(x, PackedSequence) else x

@@ -82,15 +82,19 @@ def in_order(x: Tensor, channels_last: bool) -> Tensor:
 
 @dataclass(eq=False, slots=True)
 class KernelPlan:
-    """What is kept with a compiled plan: the normalization of x, and the kernel for x as it lies in memory."""
+    """What is kept with a compiled plan: the normalization of x, and the kernel for x as it lies in memory.
+
+    mask_shape: of all that is valid, for x as it is given; see `Layout.mask_shape`.
+    """
 
     norm: Norm
     kernel: Kernel
     weight_shape: tuple[int, ...] | None
+    mask_shape: tuple[int, ...] | None = None
 
 
-# call, plan, ragged (None if the call itself has the lengths, or everything is valid), padding, and whether the
-# statistics are fixed. One tuple: each argument of an autograd function takes time.
+# call, plan, ragged (None if the call itself knows what is valid), padding, and whether the statistics are fixed.
+# One tuple: each argument of an autograd function takes time.
 Context = tuple[Any, KernelPlan, Ragged | None, Padding, bool]
 
 
@@ -195,10 +199,9 @@ def _empty_bias(plan: KernelPlan, dtype: torch.dtype | None) -> Tensor | None:
 def _mask(context: Context, x: Tensor) -> Mask:
     """The valid elements, from the copies of the arguments that the call keeps."""
     call, plan, ragged, _, _ = context
-    if ragged is None:
-        lengths = np.frombuffer(bytearray(call.get_lengths()), np.int64)
-        if len(lengths):
-            ragged = Ragged(lengths=torch.from_numpy(lengths[:: plan.kernel.repeats].copy()))
+    if ragged is None and plan.mask_shape is not None:
+        valid = bytearray(call.get_valid())
+        ragged = Ragged(torch.frombuffer(valid, dtype=torch.bool).reshape(plan.mask_shape)) if valid else None
     return to_mask(plan.norm, x, ragged)
 
 
