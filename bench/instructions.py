@@ -4,7 +4,8 @@
     python -m bench.instructions --write   store them in bench/instructions.json
 
 valgrind's callgrind counts them in a process of its own, which imports everything uncounted, warms up, and then counts
-forward and backward of each layer on 32 x 100 values: within half a percent in each run, on a busy machine too.
+forward and backward of each layer on 32 x 100 values, and for some an evaluation with a mask: within half a percent in
+each run, on a busy machine too.
 The counts depend on the versions of Python and torch, which are stored with them, and hardly on anything else:
 callgrind shows every program the same processor, without AVX-512. It can be told what to count only by its own headers,
 so a library of two functions is compiled first.
@@ -21,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ import click
 
 SHAPE = (32, 100)
 LAYERS = ("BatchNorm1d", "LayerNorm", "GroupNorm", "RMSNorm", "InstanceNorm1d")
+EVALUATED = ", evaluation with valid"
+CASES = (*LAYERS, *(name + EVALUATED for name in ("BatchNorm1d", "LayerNorm")))
 CALLS = 8  # most of the time goes into importing torch: more would not make it more precise
 MARGIN = 1.05
 FILE = Path(__file__).with_name("instructions.json")
@@ -43,7 +47,7 @@ void stop(void) { CALLGRIND_STOP_INSTRUMENTATION; CALLGRIND_DUMP_STATS; }
 @click.option("--write", is_flag=True, help="Store the counts.")
 @click.option("--child", "switch", hidden=True, help="Run the layers, and turn callgrind on and off by this library.")
 def main(write: bool, switch: str | None) -> None:
-    """Count the instructions of forward and backward of each layer."""
+    """Count the instructions of small calls."""
     if switch is not None:
         run_layers(ctypes.CDLL(switch))
         return
@@ -53,7 +57,7 @@ def main(write: bool, switch: str | None) -> None:
     stored = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {"instructions": {}}
     for name, number in found.items():
         before = stored["instructions"].get(name)
-        click.echo(f"{name:16} {number:9,}" + (f"  {number / before - 1:+.1%}" if before else ""))
+        click.echo(f"{name:36} {number:9,}" + (f"  {number / before - 1:+.1%}" if before else ""))
     if write:
         FILE.write_text(json.dumps({"versions": versions(), "instructions": found}, indent=1) + "\n", "utf-8")
 
@@ -72,7 +76,7 @@ def versions() -> dict[str, str]:
 
 
 def exceeded(found: dict[str, int], stored: dict[str, int]) -> list[str]:
-    """The layers that take more instructions than are stored for them, beyond the margin."""
+    """The cases that take more instructions than are stored for them, beyond the margin."""
     return [
         f"{name}: at most {MARGIN:.2f} x {stored[name]:,} instructions, got {number:,}"
         for name, number in found.items()
@@ -81,7 +85,7 @@ def exceeded(found: dict[str, int], stored: dict[str, int]) -> list[str]:
 
 
 def count(timeout: float | None = None) -> dict[str, int]:
-    """Instructions of one forward and backward, by layer."""
+    """Instructions of one call of each case."""
     with tempfile.TemporaryDirectory() as folder:
         switch = f"{folder}/switch.so"
         subprocess.run(["cc", "-x", "c", "-shared", "-fPIC", "-o", switch, "-"], input=SWITCH, text=True, check=True)
@@ -99,11 +103,11 @@ def count(timeout: float | None = None) -> dict[str, int]:
             raise RuntimeError(f"bench.instructions: valgrind must end with 0, got {done.returncode}.\n{done.stderr}")
         files = sorted(Path(folder).glob("out.*"), key=lambda file: int(file.suffix[1:]))
         totals = [int(found[1]) for file in files if (found := re.search(r"^totals: (\d+)", file.read_text(), re.M))]
-    return {name: round(total / CALLS) for name, total in zip(LAYERS, totals[: len(LAYERS)], strict=True)}
+    return {name: round(total / CALLS) for name, total in zip(CASES, totals[: len(CASES)], strict=True)}
 
 
 def run_layers(switch: Any) -> None:
-    """Under callgrind: dump the count of each layer's calls."""
+    """Under callgrind: dump the count of each case's calls."""
     import gc
 
     import torch
@@ -113,15 +117,19 @@ def run_layers(switch: Any) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     gc.disable()
-    for name in LAYERS:
-        layer = make_layer(name)
+    valid = torch.arange(SHAPE[0]) % 2 == 0
+    for name in CASES:
+        layer = make_layer(name.removesuffix(EVALUATED))
         x, dy = torch.randn(SHAPE).requires_grad_(), torch.randn(SHAPE)
-        for _ in range(CALLS):  # plans, caches, and the interpreter's specialised instructions
-            step(layer, x, dy, {})
-        switch.start()
-        for _ in range(CALLS):
-            step(layer, x, dy, {})
-        switch.stop()
+        evaluated = name.endswith(EVALUATED)
+        call: Any = partial(layer.eval(), x, valid=valid) if evaluated else partial(step, layer, x, dy, {})
+        with torch.set_grad_enabled(not evaluated):
+            for _ in range(CALLS):  # plans, caches, and the interpreter's specialised instructions
+                call()
+            switch.start()
+            for _ in range(CALLS):
+                call()
+            switch.stop()
 
 
 def make_layer(name: str) -> Any:

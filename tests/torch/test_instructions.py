@@ -1,4 +1,4 @@
-"""The call overhead of the layers does not grow: instructions of forward and backward on 32 x 100 values."""
+"""The call overhead of the layers does not grow: instructions of a step, and of an evaluation, on 32 x 100 values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from bench.instructions import FILE, LAYERS, MARGIN, count, exceeded, versions, why_not
+from bench.instructions import CASES, FILE, MARGIN, count, exceeded, versions, why_not
 
 
 def stored() -> dict[str, Any]:
@@ -28,7 +28,7 @@ def test_layers_take_no_more_instructions_than_before() -> None:
 
 def test_more_instructions_would_be_noticed() -> None:
     before = stored()["instructions"]
-    assert set(before) == set(LAYERS)
+    assert set(before) == set(CASES)
     assert exceeded(before, before) == []
     within = {name: int(number * MARGIN) for name, number in before.items()}
     assert exceeded(within, before) == []

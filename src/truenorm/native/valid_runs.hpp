@@ -26,6 +26,7 @@ struct ValidRuns {
         const std::int64_t each = lists ? p.sequences / lists : 0;
         first.reserve(lists + 1);
         count.reserve(lists);
+        if (!p.valid) runs.reserve(p.lengths ? p.sequences : lists);
         for (std::int64_t list = 0; list < lists; ++list) {
             first.push_back(static_cast<std::int64_t>(runs.size()));
             std::int64_t before = 0;

@@ -129,8 +129,11 @@ def find_call(
     cache = _plan_cache(norms)
     if cache is None:
         return "the arguments do not fit each other"
-    valid, lengths, offsets, sample_weight = ragged or NOTHING
-    copies = None if offsets is None and sample_weight is None else ragged
+    valid = lengths = copies = None
+    if ragged is not None:
+        valid, lengths, offsets, sample_weight = ragged
+        if offsets is not None or sample_weight is not None:
+            copies = ragged
     if copies is None:
         found = cache.find(x, weight, bias, lengths, valid, padding == "keep")
         if found is X_STRIDED:  # copied before anything is chosen
@@ -160,7 +163,6 @@ def find_call(
 
 
 REASONS: dict[Any, str] = {}
-NOTHING = Ragged()
 UNKNOWN_SHAPE = X_STRIDED = RAGGED = None
 if native is not None:
     UNKNOWN_SHAPE, X_STRIDED, RAGGED = native.Miss.unknown_shape, native.Miss.x_strided, native.Miss.ragged
