@@ -156,7 +156,7 @@ def calls_behind(layer: Any, x: Any) -> tuple[Callable[[], object], Callable[[],
         done = call.forward(x, y, weight, bias)
         if buffers[0] is not None:
             call.update_running(*buffers[:2], 0.1, 1, buffers[2])
-        if not (done and call.backward(x, y, weight, dx, dweight, dbias)):
+        if not (done and call.backward(x, y, weight, None, dx, dweight, dbias)):
             raise RuntimeError("bench.calls: tensors that the kernels can read, got others.")
 
     return partial(cache.find, x, weight, bias, None, None, False), kernels

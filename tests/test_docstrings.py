@@ -116,7 +116,7 @@ def test_constructors_show_the_arguments_of_torch() -> None:
     from torch import nn
 
     ours, theirs = inspect.signature(tnt.BatchNorm1d), inspect.signature(nn.BatchNorm1d)
-    added = {"padding", "on_single", "half_life"}
+    added = {"padding", "on_single", "half_life", "activation"}
     assert set(ours.parameters) == set(theirs.parameters) | added
     assert ours.bind(8, 1e-3, padding="keep").arguments == {"num_features": 8, "eps": 1e-3, "padding": "keep"}
     for name in ("num_features", "momentum", "affine"):

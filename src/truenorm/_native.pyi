@@ -59,6 +59,7 @@ class Plan:
         ddof: int,
         eps: float,
         eps_outside: bool,
+        activation: str = "",
     ) -> None: ...
     def measure(
         self,
@@ -98,6 +99,7 @@ class Plan:
         *,
         sums: Flat,
         weight: Flat = None,
+        bias: Flat = None,
         dweight: Flat = None,
         dbias: Flat = None,
         lengths: Flat = None,
@@ -131,8 +133,14 @@ class Call:
     def forward(self, x: Any, y: Any, weight: Any, bias: Any, /) -> bool:
         """False, and nothing done, if a tensor does not fit or cannot be read in place."""
 
-    def backward(self, x: Any, dy: Any, weight: Any, dx: Any, dweight: Any, dbias: Any, /) -> bool:
-        """The same; None for a gradient that is not needed."""
+    def forward_of_sum(self, x: Any, y: Any, weight: Any, bias: Any, residual: Any, total: Any, /) -> bool:
+        """The same for x + residual, which is written to total."""
+
+    def backward(
+        self, x: Any, dy: Any, weight: Any, bias: Any, dx: Any, dweight: Any, dbias: Any, dtotal: Any = None, /
+    ) -> bool:
+        """The same; None for a gradient that is not needed. bias: only used if there is an activation; dtotal: added
+        to dx."""
 
     def update_running(self, mean: Any, var: Any, momentum: float, ddof: int, counter: Any, /) -> int:
         """The function of this name with the moments of this call; 2: these cannot be written in place."""

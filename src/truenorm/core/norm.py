@@ -12,6 +12,7 @@ together, and RMS does not subtract the mean. A pattern names the axes of x; bra
     group     b [...] (g [c])     one for each sample and group of channels
 
 The **channel axis** is the whole axis that is, or contains, ``c``: `weight` and `bias` cover it.
+With `activation` y goes through one of `activation.py`, last.
 No arrays here: `pattern.py` reads the text, `layout.py` applies a pattern to a shape, `recipes.py` has short names for
 the patterns above. Read on in `moments.py`, then `reference.py`. References: [ioffe], [ba], [zhang], [ulyanov], [wu].
 """
@@ -27,6 +28,7 @@ from numbers import Integral
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from truenorm.core.activation import Activation, check_activation
 from truenorm.core.layout import Layout, check_shape, check_sizes, layout_of
 from truenorm.core.pattern import PatternAxis, PatternError, parse, parse_affine
 from truenorm.core.scalars import plain_float, plain_text
@@ -47,6 +49,7 @@ class Norm:
         eps_at: "var" divides by sqrt(var + eps), "std" by (std + eps)
         sizes: sizes of named axes; a composed axis such as ``(g [c])`` needs all but one of its pieces
         affine: the axes that weight and bias cover, in the pattern's order; None is the channel axis
+        activation: what y goes through last: "relu", "gelu", "silu" or "tanh"; None: nothing
 
     Examples:
         >>> import truenorm as tn
@@ -65,6 +68,7 @@ class Norm:
     eps_at: EpsAt = "var"
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     affine: str | None = None
+    activation: Activation | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
@@ -85,11 +89,14 @@ class Norm:
             raise TypeError(f"Norm: sizes maps names of axes to sizes, got {self.sizes!r}. Write it like {{'g': 8}}.")
         if not (self.affine is None or isinstance(self.affine, str)):
             raise TypeError(f"Norm: affine is text, or None, got {self.affine!r}. Write it like 'h w c'.")
+        check_activation("Norm: activation is", self.activation)
         check_sizes(self)
         # Equal norms share what is cached for one of them, so they are also written alike: plain types, and no -0.0.
         sizes = MappingProxyType({plain_text(name): int(size) for name, size in self.sizes.items()})
         affine = None if self.affine is None else plain_text(self.affine)
+        activation = None if self.activation is None else plain_text(self.activation)
         texts = {"pattern": plain_text(self.pattern), "eps_at": plain_text(self.eps_at), "affine": affine}
+        texts |= {"activation": activation}
         for name, value in ({"eps": eps + 0.0, "ddof": int(self.ddof), "sizes": sizes} | texts).items():
             object.__setattr__(self, name, value)
         _ = self.affine_axes  # raises now if affine cannot be read, not at the first array
@@ -137,7 +144,16 @@ class Norm:
     @cached_property
     def _hash(self) -> int:
         return hash(
-            (self.pattern, self.eps, self.center, self.ddof, self.eps_at, frozenset(self.sizes.items()), self.affine)
+            (
+                self.pattern,
+                self.eps,
+                self.center,
+                self.ddof,
+                self.eps_at,
+                frozenset(self.sizes.items()),
+                self.affine,
+                self.activation,
+            )
         )
 
     def __reduce__(self) -> tuple[Any, ...]:  # a mapping proxy can be neither pickled nor deep-copied

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict, Unpack, get_args
 
+from truenorm.core.activation import Activation
 from truenorm.core.norm import EpsAt, Norm, check_choice
 
 Channels = Literal["last", "second"]
@@ -15,6 +16,7 @@ class Options(TypedDict, total=False):
     eps: float
     ddof: Literal[0, 1]
     eps_at: EpsAt
+    activation: Activation | None
 
 
 def batch(channels: Channels = "last", **options: Unpack[Options]) -> Norm:
@@ -22,7 +24,7 @@ def batch(channels: Channels = "last", **options: Unpack[Options]) -> Norm:
 
     Args:
         channels: "last" for x of shape (b, ..., c), "second" for (b, c, ...)
-        options: eps, ddof and eps_at of `Norm`
+        options: eps, ddof, eps_at and activation of `Norm`
 
     Examples:
         >>> import truenorm as tn
@@ -38,7 +40,7 @@ def layer(**options: Unpack[Options]) -> Norm:
     """Layer normalization: one mean and variance for each position, over its channels, which come last.
 
     Args:
-        options: eps, ddof and eps_at of `Norm`
+        options: eps, ddof, eps_at and activation of `Norm`
 
     Examples:
         >>> import truenorm as tn
@@ -53,7 +55,7 @@ def rms(**options: Unpack[Options]) -> Norm:
     """RMS normalization: layer normalization that does not subtract the mean.
 
     Args:
-        options: eps and eps_at of `Norm`; ddof is 0
+        options: eps, eps_at and activation of `Norm`; ddof is 0
 
     Examples:
         >>> import truenorm as tn
@@ -68,7 +70,7 @@ def instance(channels: Channels = "last", **options: Unpack[Options]) -> Norm:
 
     Args:
         channels: "last" for x of shape (b, ..., c), "second" for (b, c, ...)
-        options: eps, ddof and eps_at of `Norm`
+        options: eps, ddof, eps_at and activation of `Norm`
 
     Examples:
         >>> import truenorm as tn
@@ -84,7 +86,7 @@ def group(groups: int, channels: Channels = "last", **options: Unpack[Options]) 
     Args:
         groups: their number; it divides the number of channels
         channels: "last" for x of shape (b, ..., c), "second" for (b, c, ...)
-        options: eps, ddof and eps_at of `Norm`
+        options: eps, ddof, eps_at and activation of `Norm`
 
     Examples:
         >>> import truenorm as tn

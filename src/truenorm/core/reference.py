@@ -4,9 +4,9 @@ Forward, for the elements that share one statistic (count N, sample weights s, 1
 
     mean = Σ s x / N                  var = Σ s (x - mean)² / (N - ddof)
     rstd = 1 / sqrt(var + eps)        or 1 / (sqrt(var) + eps)
-    xhat = (x - mean) · rstd          y = xhat · weight + bias
+    xhat = (x - mean) · rstd          y = xhat · weight + bias, and the activation of that, if there is one
 
-Backward: dy is the loss's gradient at y; d + name is its gradient at name.
+Backward: dy is the loss's gradient at y, or at what the activation takes; d + name is its gradient at name.
 
     dbias = Σ dy        dweight = Σ dy · xhat        dxhat = dy · weight
     x reaches the loss on three paths: itself, through mean, and through var (that is, through rstd).
@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from truenorm.core.activation import activate, derive
 from truenorm.core.arrays import Floats
 from truenorm.core.inputs import BackwardSums, Inputs, Normalized, Padding, check_inputs
 from truenorm.core.lengths import LengthsLike
@@ -86,13 +87,9 @@ def forward(
 @ignore_floating_point_errors
 def forward_inputs(inputs: Inputs) -> Normalized:
     """`forward` for arguments that are checked already."""
-    masked, layout = inputs.masked, inputs.masked.layout
+    masked = inputs.masked
     moments = measure_masked(masked, inputs.norm) if inputs.given is None else inputs.given
-    y = _xhat(masked, moments, inputs.norm)
-    if inputs.weight is not None:
-        y = y * inputs.weight.reshape(layout.weight_split)
-    if inputs.bias is not None:
-        y = y + inputs.bias.reshape(layout.weight_split)
+    y = activate(inputs.norm.activation, _affine(inputs, _xhat(masked, moments, inputs.norm)))
     y = masked.restore(y, keep=masked.source if inputs.padding == "keep" else None)
     return Normalized.of(inputs, y, moments)
 
@@ -100,8 +97,8 @@ def forward_inputs(inputs: Inputs) -> Normalized:
 @ignore_floating_point_errors
 def backward_sums(dy: ArrayLike, out: Normalized) -> BackwardSums:
     """The sums that the gradient needs, over this part only. Add those of the other parts to them."""
-    layout = out.masked.layout
-    dy, xhat = out.masked.arrange(dy), _xhat(out.masked, out.moments, out.norm)
+    layout, xhat = out.masked.layout, _xhat(out.masked, out.moments, out.norm)
+    dy = _before_activation(dy, xhat, out)
     dxhat = _dxhat(dy, out)
     dweight, dbias = (tree_sum(one, layout.unweighted).reshape(layout.weight_shape or ()) for one in (dy * xhat, dy))
     return BackwardSums(
@@ -129,9 +126,10 @@ def backward(
     constant = out.given is not None and sums is None
     sums = backward_sums(dy, out) if sums is None else sums
     layout, s = out.masked.layout, out.masked.sample_weight
-    dx = _dxhat(out.masked.arrange(dy), out)
+    xhat = _xhat(out.masked, out.moments, out.norm)
+    dx = _dxhat(_before_activation(dy, xhat, out), out)
     if not constant:
-        count, xhat = out.moments.count, _xhat(out.masked, out.moments, out.norm)
+        count = out.moments.count
         through_mean = _ratio(sums.dxhat, count) if out.norm.center else np.zeros(layout.statistics)
         through_var = _ratio(sums.dxhat_xhat, count - out.norm.ddof) * _eps_outside(out.moments, out.norm)
         shared = through_mean.reshape(layout.statistics_split) + xhat * through_var.reshape(layout.statistics_split)
@@ -166,6 +164,19 @@ def _xhat(masked: MaskedInput, moments: Moments, norm: Norm) -> Floats:
     mean = np.where(rstd == 0, 0.0, moments.mean)
     xhat = (masked.x - mean.reshape(split)) * rstd.reshape(split) + 0.0  # not -0.0
     return xhat if masked.valid is None else np.where(masked.valid, xhat, 0.0)
+
+
+def _affine(inputs: Inputs, xhat: Floats) -> Floats:
+    """xhat · weight + bias"""
+    split = inputs.masked.layout.weight_split
+    y = xhat if inputs.weight is None else xhat * inputs.weight.reshape(split)
+    return y if inputs.bias is None else y + inputs.bias.reshape(split)
+
+
+def _before_activation(dy: ArrayLike, xhat: Floats, out: Normalized) -> Floats:
+    """The gradient at what the activation takes: 0 where not valid."""
+    arranged = out.masked.arrange(dy)
+    return derive(out.norm.activation, arranged, _affine(out, xhat))
 
 
 def _dxhat(dy: Floats, out: Normalized) -> Floats:

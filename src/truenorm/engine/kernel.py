@@ -308,5 +308,6 @@ def _make(layout: Layout, norm: Norm, kind: LayoutKind, sequences: int, extent: 
         ddof=norm.ddof,
         eps=norm.eps,
         eps_outside=norm.eps_at == "std",
+        activation=norm.activation or "",
     )
     return Kernel(layout, plan, dtype, sequences, extent, char)

@@ -182,7 +182,9 @@ def _backward_directly(dy: ArrayLike, out: Normalized) -> Gradients | None:
     dweight = None if weight is None else np.empty(weight.shape, weight.dtype)
     dbias = None if bias is None else np.empty(bias.shape, bias.dtype)
     try:
-        kernel.plan.backward(x, dy, dx, measured["table"], sums=sums, weight=weight, dweight=dweight, dbias=dbias)
+        kernel.plan.backward(
+            x, dy, dx, measured["table"], sums=sums, weight=weight, bias=bias, dweight=dweight, dbias=dbias
+        )
     except (TypeError, ValueError):
         return None
     return dx, dweight, dbias
@@ -237,6 +239,7 @@ def _run_backward(
         kernel.table(out.moments),
         sums=sums,
         weight=kernel.parameter(out.weight),
+        bias=kernel.parameter(out.bias),
         dweight=dweight,
         dbias=dbias,
         **kernel.ragged(out.masked)._asdict(),

@@ -19,7 +19,7 @@ from truenorm.core.inputs import Normalized
 from truenorm.core.layout import Layout
 from truenorm.core.lengths import LengthsLike
 from truenorm.core.moments import Moments, ignore_floating_point_errors, tree_sum
-from truenorm.core.norm import Norm
+from truenorm.core.norm import Norm, as_norm
 from truenorm.core.reference import forward, rstd_of
 from truenorm.explanation.cells import INVALID
 from truenorm.explanation.step import Part, Step, StepByStep
@@ -111,6 +111,9 @@ def explain(
         >>> [step.name for step in explanation.steps][:5]
         ['x', 'count', 'mean', 'x - mean', 'var']
     """
+    norm = as_norm(norm)
+    if norm.activation is not None:
+        raise ValueError(f"explain: a norm without activation, got {norm.activation!r}. Leave it out.")
     out = forward(
         x,
         norm,

@@ -158,9 +158,10 @@ NB_MODULE(_native, m) {
     const auto optional = [](const char* name) { return nb::arg(name) = nb::none(); };
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<const std::string&, const std::vector<std::int64_t>&, std::int64_t, std::int64_t,
-                      const std::string&, bool, int, double, bool>(),
+                      const std::string&, bool, int, double, bool, const std::string&>(),
              nb::arg("layout"), nb::arg("runs"), nb::arg("sequences"), nb::arg("extent"), nb::arg("dtype"),
-             nb::kw_only(), nb::arg("center"), nb::arg("ddof"), nb::arg("eps"), nb::arg("eps_outside"))
+             nb::kw_only(), nb::arg("center"), nb::arg("ddof"), nb::arg("eps"), nb::arg("eps_outside"),
+             nb::arg("activation") = "")
         .def(
             "measure",
             [](const Plan& plan, nb::handle x, nb::handle moments, nb::handle lengths, nb::handle starts,
@@ -182,24 +183,27 @@ NB_MODULE(_native, m) {
         .def(
             "backward",
             [](const Plan& plan, nb::handle x, nb::handle dy, nb::handle dx, nb::handle moments, nb::handle sums,
-               nb::handle weight, nb::handle dweight, nb::handle dbias, nb::handle lengths, nb::handle starts,
-               nb::handle valid, nb::handle sample_weight, bool keep_padding, bool given, bool constant) {
+               nb::handle weight, nb::handle bias, nb::handle dweight, nb::handle dbias, nb::handle lengths,
+               nb::handle starts, nb::handle valid, nb::handle sample_weight, bool keep_padding, bool given,
+               bool constant) {
                 const RaggedArgs ragged{lengths, starts, valid, sample_weight};
                 plan.backward(
-                    {x, dy, dx, moments, sums, weight, dweight, dbias, ragged, keep_padding, given, constant});
+                    {x, dy, dx, moments, sums, weight, bias, dweight, dbias, ragged, keep_padding, given, constant});
             },
             nb::arg("x").none(), nb::arg("dy").none(), nb::arg("dx").none(), nb::arg("moments").none(), nb::kw_only(),
-            nb::arg("sums").none(), optional("weight"), optional("dweight"), optional("dbias"), optional("lengths"),
-            optional("starts"), optional("valid"), optional("sample_weight"), nb::arg("keep_padding") = false,
-            nb::arg("given") = false, nb::arg("constant") = false);
+            nb::arg("sums").none(), optional("weight"), optional("bias"), optional("dweight"), optional("dbias"),
+            optional("lengths"), optional("starts"), optional("valid"), optional("sample_weight"),
+            nb::arg("keep_padding") = false, nb::arg("given") = false, nb::arg("constant") = false);
     nb::class_<Call>(m, "Call")
         .def(nb::init<const Plan&, std::int64_t, nb::handle, nb::handle, nb::handle, nb::handle, bool, bool>(),
              nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
              nb::arg())
         .def("fix", &Call::fix)
         .def("forward", &Call::forward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
+        .def("forward_of_sum", &Call::forward_of_sum, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+             nb::arg(), nb::arg())
         .def("backward", &Call::backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-             nb::arg().none())
+             nb::arg().none(), nb::arg().none(), nb::arg().none() = nb::none())
         .def("update_running", &Call::update_running, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
         .def("get_valid", &Call::get_valid)
         .def("get_moments", &Call::get_moments)

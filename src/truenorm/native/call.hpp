@@ -48,28 +48,40 @@ public:
 
     // False, and nothing done, if a tensor does not fit or cannot be read in place.
     bool forward(nb::handle x_, nb::handle y_, nb::handle weight_, nb::handle bias_) {
-        Tensor x, y, weight, bias;
+        return forward_of_sum(x_, y_, weight_, bias_, nb::none(), nb::none());
+    }
+
+    // The same for x + residual, which is written to `total`. Both are given or none.
+    bool forward_of_sum(nb::handle x_, nb::handle y_, nb::handle weight_, nb::handle bias_, nb::handle residual_,
+                        nb::handle total_) {
+        Tensor x, y, weight, bias, residual, total;
         if (!like_x(x, x_) || !like_x(y, y_) || !parameter(weight, weight_) || !parameter(bias, bias_)) return false;
+        if (!residual_.is_none() && (params.layout != Layout::rows || !residual.read(residual_, plan.format()) ||
+                                     !like_x(residual, residual_) || !like_x(total, total_)))
+            return false;
         const GilRelease released;
-        truenorm::forward(params, runs, plan.dtype,
-                          {x.data, y.data, moments.data(), fixed, stored(weight), stored(bias)});
+        truenorm::forward(
+            params, runs, plan.dtype,
+            {x.data, y.data, moments.data(), fixed, stored(weight), stored(bias), residual.data, total.data});
         return true;
     }
 
-    // The same. Checks x and weight again: hooks on saved tensors may have replaced them. None for a gradient that is
-    // not needed.
-    bool backward(nb::handle x_, nb::handle dy_, nb::handle weight_, nb::handle dx_, nb::handle dweight_,
-                  nb::handle dbias_) {
-        Tensor x, dy, dx, weight, dweight, dbias;
+    // The same. bias: only used if there is an activation; dtotal: added to dx. Checks x and weight again: hooks on
+    // saved tensors may have replaced them. None for a gradient that is not needed.
+    bool backward(nb::handle x_, nb::handle dy_, nb::handle weight_, nb::handle bias_, nb::handle dx_,
+                  nb::handle dweight_, nb::handle dbias_, nb::handle dtotal_) {
+        Tensor x, dy, dx, weight, bias, dweight, dbias, dtotal;
         if (!like_x(x, x_) || !like_x(dy, dy_) || !(dx_.is_none() || like_x(dx, dx_)) || !parameter(weight, weight_) ||
-            !parameter(dweight, dweight_) || !parameter(dbias, dbias_) || Tensor::negated(x_) || Tensor::negated(dy_) ||
-            (weight && Tensor::negated(weight_)))
+            !parameter(bias, bias_) || !parameter(dweight, dweight_) || !parameter(dbias, dbias_) ||
+            Tensor::negated(x_) || Tensor::negated(dy_) || (weight && Tensor::negated(weight_)) ||
+            (bias && Tensor::negated(bias_)) ||
+            !(dtotal_.is_none() || (like_x(dtotal, dtotal_) && !Tensor::negated(dtotal_))))
             return false;
         const GilRelease released;
         std::vector<Sums> sums(moments.size());
         truenorm::backward(params, runs, plan.dtype,
                            {x.data, dy.data, dx.data, moments.data(), fixed, sums.data(), false, stored(weight),
-                            stored(dweight), stored(dbias)});
+                            stored(bias), stored(dweight), stored(dbias), dtotal.data});
         return true;
     }
 

@@ -152,6 +152,13 @@ template <class T, class A> void measure_lists(const Measure<T>& call, const Lis
     }
 }
 
+// z (w): dy times the derivative of the activation. scale: of the normalization, rstd * weight.
+template <class T, class B>
+void derive_columns(Activation kind, const T* x, const T* dy, T* z, int w, const Tile<B>& tile, const B* scale) {
+    loops<T, B>().column_forward(x, z, w, tile.hi, tile.lo, scale, tile.bias);
+    loops<T, typename Accumulator<T>::type>().derive(kind, dy, z, w);
+}
+
 template <class T, class A> void measure_columns(const Measure<T>& call) {
     each_part(call.p, call.runs, [&](const Lists& lists) { measure_lists<T, A>(call, lists); });
 }
@@ -229,8 +236,8 @@ inline void add(double* __restrict__ into, const double* __restrict__ more, std:
 
 // The sums of all statistics. parts (chunks, 2, W): written; those of a list's first chunk are the sums of dy, and of
 // dy * xhat, over the list. rstd: (statistics).
-template <class T, class A>
-void sums_columns(const Backward<T>& call, const Lists& lists, const double* rstd, double* parts) {
+template <class T, class A> void sums_columns(const Backward<T>& call, const Lists& lists, const double* rstd,
+                                              const Parameter& weight, const Parameter& bias, double* parts) {
     const CallParams& p = call.p;
     const Moments* const found = call.moments;
     const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
@@ -249,7 +256,9 @@ void sums_columns(const Backward<T>& call, const Lists& lists, const double* rst
                     const std::int64_t i = chunk.list * p.kept + k;
                     tile.center(begin, end, center_of(found[i], rstd[i]));
                     tile.spread(tile.scale, begin, end, rstd[i]);
+                    if (call.activated()) tile.multiply(tile.weighted, begin, end, rstd[i], weight, c);
                 });
+                if (call.activated()) tile.multiply(tile.bias, 0, w, 1, bias, c);
             },
             [&](auto& tile) {
                 using B = std::remove_reference_t<decltype(tile.hi[0])>;
@@ -258,8 +267,14 @@ void sums_columns(const Backward<T>& call, const Lists& lists, const double* rst
                 all.point(xs, call.x, c);
                 all.point(dys, call.dy, c);
                 double here[TILE], here_product[TILE];
+                std::vector<T> room(call.activated() ? BLOCK_ROWS * w : 0);
                 for (int first = 0; first < all.count; first += BLOCK_ROWS) {
                     const int left = all.count - first, n = left < BLOCK_ROWS ? left : BLOCK_ROWS;
+                    for (int r = 0; call.activated() && r < n; ++r) {
+                        T* const z = room.data() + r * w;
+                        derive_columns(p.activation, xs[first + r], dys[first + r], z, w, tile, tile.weighted);
+                        dys[first + r] = z;
+                    }
                     loops<T, B>().column_sums(xs + first, dys + first, n, left - n, w, tile.hi, tile.lo, tile.scale,
                                               here, here_product);
                     bool finite = true;
@@ -288,16 +303,16 @@ void sums_columns(const Backward<T>& call, const Lists& lists, const double* rst
         for (std::int64_t k = 0; k < p.kept; ++k) {
             Sums& into = call.sums[list * p.kept + k];
             for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
-                into.dxhat += call.weight[c] * one[c];
-                into.dxhat_xhat += call.weight[c] * two[c];
+                into.dxhat += weight.values[c] * one[c];
+                into.dxhat_xhat += weight.values[c] * two[c];
             }
         }
     }
 }
 
 // dx. rstd: (statistics).
-template <class T, class A>
-void write_columns(const Backward<T>& call, const Lists& lists, const double* rstd, const Parameter& weight) {
+template <class T, class A> void write_columns(const Backward<T>& call, const Lists& lists, const double* rstd,
+                                               const Parameter& weight, const Parameter& bias) {
     const CallParams& p = call.p;
     const Moments* const found = call.moments;
     const Sums* const sums = call.used();
@@ -309,21 +324,26 @@ void write_columns(const Backward<T>& call, const Lists& lists, const double* rs
                 const std::int64_t i = o * p.kept + k;
                 const double own = scale_of(p, found[i], sums, rstd[i]);
                 const Shared shared = shared_of(p, found[i], sums ? sums + i : nullptr, own);
-                tile.center(begin, end, sums ? center_of(found[i], own) : 0);
+                tile.center(begin, end, sums || call.activated() ? center_of(found[i], own) : 0);
                 tile.multiply(tile.scale, begin, end, own, weight, c);
                 tile.spread(tile.through_mean, begin, end, shared.through_mean);
                 tile.spread(tile.through_var, begin, end, shared.through_var);
             });
-            if (!sums) tile.spread(tile.bias, 0, w, 0);
+            if (call.activated()) tile.multiply(tile.bias, 0, w, 1, bias, c);
+            else if (!sums) tile.spread(tile.bias, 0, w, 0);
         },
         [&](std::int64_t r, auto& tile, std::int64_t c, T* to, int w) {
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
             const std::int64_t at = r * width + c;
-            const B s = static_cast<B>(p.sample_weight ? p.sample_weight[r] : 1.0);
-            if (!sums)  // the moments are constants: x is not read
-                return loops<T, B>().column_forward(call.dy + at, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
-            loops<T, B>().column_backward(call.x + at, call.dy + at, to, w, tile.hi, tile.lo, tile.scale,
-                                          tile.through_mean, tile.through_var, s);
+            const T* dy = call.dy + at;
+            if (!sums && !call.activated())  // the moments are constants: x is not read
+                return loops<T, B>().column_forward(dy, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
+            T z[TILE];
+            if (call.activated()) derive_columns(p.activation, call.x + at, dy, z, w, tile, tile.scale), dy = z;
+            // Moments that are constants do not pass on anything of x: s = 0.
+            const B s = static_cast<B>(!sums ? 0.0 : p.sample_weight ? p.sample_weight[r] : 1.0);
+            loops<T, B>().column_backward(call.x + at, dy, to, w, tile.hi, tile.lo, tile.scale, tile.through_mean,
+                                          tile.through_var, s);
         });
 }
 
@@ -331,7 +351,7 @@ template <class T, class A> void backward_columns(const Backward<T>& call) {
     const CallParams& p = call.p;
     const Moments* const found = call.moments;
     const std::int64_t width = p.width();
-    const Parameter weight(call.weight, width);
+    const Parameter weight(call.affine.weight, width), bias(call.affine.bias, width);
     std::vector<double> rstd(p.statistics());
     const ValidRuns& runs = call.runs;
     std::vector<std::int64_t> chunks{0};  // before each list, and of all
@@ -340,8 +360,9 @@ template <class T, class A> void backward_columns(const Backward<T>& call) {
     each_part(p, runs, [&](const Lists& lists) {
         const std::int64_t first = lists.first * p.kept;
         rstd_of(p, found + first, lists.end * p.kept - first, &rstd[first]);
-        if (!call.given) sums_columns<T, A>(call, lists, rstd.data(), &parts[chunks[lists.first] * 2 * width]);
-        if (call.dx) write_columns<T, A>(call, lists, rstd.data(), weight);
+        if (!call.given)
+            sums_columns<T, A>(call, lists, rstd.data(), weight, bias, &parts[chunks[lists.first] * 2 * width]);
+        if (call.dx) write_columns<T, A>(call, lists, rstd.data(), weight, bias);
     });
     for (std::int64_t list = 0; !call.given && list < runs.lists(); ++list) {
         if (runs.count[list] == 0) continue;

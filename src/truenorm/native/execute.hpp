@@ -25,6 +25,9 @@ struct ForwardBuffers {
     Moments* moments;     // (statistics)
     bool given;           // the moments are read, not written
     Buffer weight, bias;  // (W), or null
+    // (elements), or null: what is normalized is x + residual, which is written to `total`. Rows only.
+    const void* residual;
+    void* total;
 };
 
 struct BackwardBuffers {
@@ -34,8 +37,9 @@ struct BackwardBuffers {
     bool constant;           // the moments do not depend on x
     Sums* sums;              // (statistics)
     bool given;              // the sums are read, not written; only dx is written
-    Buffer weight;           // (W), or null
+    Buffer weight, bias;     // (W), or null
     Buffer dweight, dbias;   // (W), or null
+    const void* dtotal;      // (elements), or null: added to dx
 };
 
 // verb(T{}) with threads, for the dtype of x.
@@ -67,10 +71,12 @@ inline void forward(CallParams p, const ValidRuns& runs, Dtype dtype, const Forw
         const Forward<T> call{p,
                               runs,
                               static_cast<const T*>(buffers.x),
-                              Output<T>(static_cast<T*>(buffers.y), p.elements()),
+                              Output<T>(static_cast<T*>(buffers.y), p.elements(), p.activation),
                               buffers.moments,
                               buffers.given,
-                              {weight.data(), bias.data()}};
+                              {weight.data(), bias.data()},
+                              static_cast<const T*>(buffers.residual),
+                              static_cast<T*>(buffers.total)};
         switch (p.layout) {
             case Layout::columns: return forward_columns<T, A>(call);
             case Layout::rows: return forward_rows<T, A>(call);
@@ -80,7 +86,8 @@ inline void forward(CallParams p, const ValidRuns& runs, Dtype dtype, const Forw
 }
 
 inline void backward(CallParams p, const ValidRuns& runs, Dtype dtype, const BackwardBuffers& buffers) {
-    const std::vector<double> weight = widened(buffers.weight, p.width(), 1);
+    const std::vector<double> weight = widened(buffers.weight, p.width(), 1),
+                              bias = widened(buffers.bias, p.width(), 0);
     std::vector<double> dweight(weight.size()), dbias(weight.size());
     if (!buffers.given) std::fill_n(buffers.sums, p.statistics(), Sums{});
     run(p, dtype, [&](auto t) {
@@ -90,9 +97,10 @@ inline void backward(CallParams p, const ValidRuns& runs, Dtype dtype, const Bac
                                runs,
                                static_cast<const T*>(buffers.x),
                                static_cast<const T*>(buffers.dy),
-                               Output<T>(static_cast<T*>(buffers.dx), p.elements()),
+                               Output<T>(static_cast<T*>(buffers.dx), p.elements(), Activation::none,
+                                         static_cast<const T*>(buffers.dtotal)),
                                buffers.moments,
-                               weight.data(),
+                               {weight.data(), bias.data()},
                                buffers.constant,
                                buffers.given ? buffers.sums : nullptr,
                                buffers.given ? nullptr : buffers.sums,

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "activation.hpp"
 #include "load_store.hpp"
 
 namespace truenorm {
@@ -32,6 +33,8 @@ template <class T, class A> struct RowSums {
 // What the gradients of planes are computed with, one of each for a plane.
 template <class A> struct PlaneCoefficients {
     const A *hi, *lo, *scale, *through_mean, *through_var;
+
+    PlaneCoefficients plane(int k) const { return {hi + k, lo + k, scale + k, through_mean + k, through_var + k}; }
 };
 
 template <class T, class A> struct Loops {
@@ -66,6 +69,12 @@ template <class T, class A> struct Loops {
     void (*row_forward)(const T* x, T* y, std::int64_t n, A hi, A lo, A rstd, const A* weight, const A* bias);
     void (*row_backward)(const T* x, const T* dy, T* dx, std::int64_t n, A hi, A lo, A rstd, const A* weight,
                          A through_mean, A through_var);
+
+    // What comes before and after, on n numbers that are in a cache. activate: y = activation(y). derive: z = dy times
+    // the activation's derivative at z. add: to = one + two, where `to` may be one of them.
+    void (*activate)(Activation kind, T* y, std::int64_t n);
+    void (*derive)(Activation kind, const T* dy, T* z, std::int64_t n);
+    void (*add)(const T* one, const T* two, T* to, std::int64_t n);
 };
 
 struct LoopTable {

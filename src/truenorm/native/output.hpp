@@ -2,8 +2,11 @@
 // inputs that are needed again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "loops.hpp"
 
 #if defined(TRUENORM_X86)
 #include <emmintrin.h>
@@ -67,46 +70,54 @@ template <class T> void fill(T* to, const T* from, std::int64_t n) {
 // Where a kernel writes: y or dx. Null: nothing is written.
 template <class T> class Output {
 public:
-    Output(T* base, std::int64_t elements)
-        : base(base), streamed(elements * static_cast<std::int64_t>(sizeof(T)) >= STREAMED_BYTES) {}
+    Output(T* base, std::int64_t elements, Activation activation = Activation::none, const T* more = nullptr)
+        : base(base),
+          streamed(elements * static_cast<std::int64_t>(sizeof(T)) >= STREAMED_BYTES),
+          activation(activation),
+          more(more) {}
 
     explicit operator bool() const { return base != nullptr; }
 
-    // write(to, i, count) is to write elements i to i + count of the n that start at `at`.
+    // write(to, i, count) is to write elements i to i + count of the n that start at `at`. The activation follows, or
+    // `more` is added, while they are in the first-level cache.
     template <class Write> void put(std::int64_t at, std::int64_t n, Write write) const {
-        if (!streamed) return write(base + at, std::int64_t{0}, n);
-        T piece[PIECE];
-        for (std::int64_t i = 0; i < n; i += PIECE) {
-            const std::int64_t count = n - i < PIECE ? n - i : PIECE;
-            write(piece, i, count);
-            write_past_caches(reinterpret_cast<char*>(base + at + i), reinterpret_cast<const char*>(piece),
-                              static_cast<std::size_t>(count) * sizeof(T));
-        }
-    }
-
-    // write(to, row, count, i, m) is to write elements i to i + m of `count` rows, which are all n if count > 1: of
-    // `rows` rows of n elements that lie one after another from `at` on. Short rows are streamed together, as their
-    // ends are parts of lines.
-    template <class Write> void put_together(std::int64_t at, std::int64_t rows, std::int64_t n, Write write) const {
-        if (!streamed) return write(base + at, std::int64_t{0}, rows, std::int64_t{0}, n);
-        const std::int64_t most = n < PIECE ? PIECE / n : 1;
-        for (std::int64_t row = 0; row < rows; row += most) {
-            const std::int64_t here = rows - row < most ? rows - row : most;
-            put(at + row * n, here * n,
-                [&](T* to, std::int64_t i, std::int64_t m) { write(to, row, here, i, here == 1 ? m : n); });
-        }
-    }
-
-    // The same row by row: write(to, row, i, m).
-    template <class Write> void put_rows(std::int64_t at, std::int64_t rows, std::int64_t n, Write write) const {
-        put_together(at, rows, n, [&](T* to, std::int64_t row, std::int64_t count, std::int64_t i, std::int64_t m) {
-            for (std::int64_t r = 0; r < count; ++r) write(to + r * n, row + r, i, m);
+        put_pieces(at, n, follows(), [&](T* to, std::int64_t i, std::int64_t count) {
+            write(to, i, count);
+            follow(to, at + i, count);
         });
     }
 
-    // Writes padding: 0, or what `from` holds.
+    // write(to, row, i, m) is to write elements i to i + m of a row: of `rows` rows of n elements that lie one after
+    // another from `at` on. What follows is done as by `put`.
+    template <class Write> void put_rows(std::int64_t at, std::int64_t rows, std::int64_t n, Write write) const {
+        const auto of_all = [&](T* to, std::int64_t row, std::int64_t count, std::int64_t i, std::int64_t m) {
+            for (std::int64_t r = 0; r < count; ++r) write(to + r * n, row + r, i, m);
+            follow(to, at + row * n + i, count * m);
+        };
+        put_together(at, rows, n, of_all, follows());
+    }
+
+    // The same for several rows at once, without what follows: write(to, row, count, i, m) is to write elements i to
+    // i + m of `count` rows, which are all n if count > 1. Short rows are streamed together, as their ends are parts of
+    // lines.
+    template <class Write>
+    void put_together(std::int64_t at, std::int64_t rows, std::int64_t n, Write write, bool in_pieces = false) const {
+        if (!streamed && !in_pieces) return write(base + at, std::int64_t{0}, rows, std::int64_t{0}, n);
+        const std::int64_t most = n < PIECE ? PIECE / n : 1;
+        for (std::int64_t row = 0; row < rows; row += most) {
+            const std::int64_t here = rows - row < most ? rows - row : most;
+            put_pieces(at + row * n, here * n, in_pieces,
+                       [&](T* to, std::int64_t i, std::int64_t m) { write(to, row, here, i, here == 1 ? m : n); });
+        }
+    }
+
+    // Writes padding: 0, or what `from` holds; and `more`.
     void fill(const T* from, std::int64_t at, std::int64_t n) const {
         if (n <= 0) return;
+        if (more && from)
+            return put(at, n,
+                       [&](T* to, std::int64_t i, std::int64_t count) { std::copy_n(from + at + i, count, to); });
+        if (more) from = more;
         const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
         char* to = reinterpret_cast<char*>(base + at);
         const char* values = from ? reinterpret_cast<const char*>(from + at) : nullptr;
@@ -122,8 +133,31 @@ public:
     }
 
 private:
+    bool follows() const { return more || activation != Activation::none; }
+    void follow(T* to, std::int64_t at, std::int64_t n) const {
+        const auto& after = loops<T, typename Accumulator<T>::type>();
+        if (activation != Activation::none) after.activate(activation, to, n);
+        if (more) after.add(to, more + at, to, n);
+    }
+
+    // Outputs that go past the caches are written in pieces, others if they are to be.
+    template <class Write> void put_pieces(std::int64_t at, std::int64_t n, bool in_pieces, Write write) const {
+        if (!streamed && !in_pieces) return write(base + at, std::int64_t{0}, n);
+        T piece[PIECE];
+        for (std::int64_t i = 0; i < n; i += PIECE) {
+            const std::int64_t count = n - i < PIECE ? n - i : PIECE;
+            T* const to = streamed ? piece : base + at + i;
+            write(to, i, count);
+            if (streamed)
+                write_past_caches(reinterpret_cast<char*>(base + at + i), reinterpret_cast<const char*>(piece),
+                                  static_cast<std::size_t>(count) * sizeof(T));
+        }
+    }
+
     T* base;
     bool streamed;
+    Activation activation;
+    const T* more;  // of the same size as base, or null
 };
 
 }  // namespace truenorm

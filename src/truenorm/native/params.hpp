@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "activation.hpp"
 #include "threads.hpp"
 
 namespace truenorm {
@@ -27,6 +28,7 @@ struct NormParams {
     int ddof;
     double eps;
     bool eps_outside;  // std + eps instead of sqrt(var + eps)
+    Activation activation;
 
     std::int64_t width() const { return kept * channels; }
     std::int64_t statistics() const { return outer * kept; }

@@ -31,7 +31,7 @@ struct ForwardArgs {
     bool keep_padding, given;
 };
 struct BackwardArgs {
-    nb::handle x, dy, dx, moments, sums, weight, dweight, dbias;
+    nb::handle x, dy, dx, moments, sums, weight, bias, dweight, dbias;
     RaggedArgs ragged;
     bool keep_padding, given, constant;
 };
@@ -39,7 +39,8 @@ struct BackwardArgs {
 class Plan {
 public:
     Plan(const std::string& layout, const std::vector<std::int64_t>& runs, std::int64_t sequences, std::int64_t extent,
-         const std::string& dtype_name, bool center, int ddof, double eps, bool eps_outside) {
+         const std::string& dtype_name, bool center, int ddof, double eps, bool eps_outside,
+         const std::string& activation) {
         if (runs.size() != 5) throw wrong("runs must be five sizes", runs.size());
         p.layout = layout == "columns"  ? Layout::columns
                    : layout == "rows"   ? Layout::rows
@@ -72,6 +73,8 @@ public:
         p.ddof = ddof;
         p.eps = eps;
         p.eps_outside = eps_outside;
+        if (!find_activation(activation.c_str(), p.activation))
+            throw wrong("activation must be relu, gelu, silu, tanh or empty", activation);
         const bool fits = p.layout == Layout::columns  ? p.outer == 0 || sequences % p.outer == 0
                           : p.layout == Layout::planes ? sequences == p.outer * p.reduced && extent == p.positions
                                                        : p.outer == sequences * extent;
@@ -102,13 +105,13 @@ public:
         apart({&y}, {&x, &moments, &weight, &bias}, ragged);
         if (!args.given) apart({&moments}, {&x, &weight, &bias}, ragged);
         const GilRelease released;
-        truenorm::forward(
-            call, ValidRuns(call), dtype,
-            {x.at<void>(), y.at<void>(), moments.at<Moments>(), args.given, weight.buffer(), bias.buffer()});
+        truenorm::forward(call, ValidRuns(call), dtype,
+                          {x.at<void>(), y.at<void>(), moments.at<Moments>(), args.given, weight.buffer(),
+                           bias.buffer(), nullptr, nullptr});
     }
 
     void backward(const BackwardArgs& args) const {
-        Array x, dy, dx, moments, weight, sums, dweight, dbias;
+        Array x, dy, dx, moments, weight, bias, sums, dweight, dbias;
         RaggedBuffers ragged;
         x.require(args.x, "x", format(), false, Array::ANY);
         dy.require(args.dy, "dy", format(), false, x.size());
@@ -116,16 +119,18 @@ public:
         moments.require(args.moments, "moments", "d", false, 3 * p.statistics());
         sums.require(args.sums, "sums", "d", !args.given, 2 * p.statistics());
         weight.take(args.weight, "weight", FLOATS, false, p.width());
+        bias.take(args.bias, "bias", FLOATS, false, p.width());
         dweight.take(args.dweight, "dweight", FLOATS, true, p.width());
         dbias.take(args.dbias, "dbias", FLOATS, true, p.width());
         if (args.given && !dx) throw wrong("dx must be an array if sums are given", nb::none());
         const CallParams call = prepare(x.size(), ragged, args.ragged, args.keep_padding);
-        apart({&dx, &dweight, &dbias}, {&x, &dy, &moments, &weight, &sums}, ragged);
-        if (!args.given) apart({&sums}, {&x, &dy, &moments, &weight, &dweight, &dbias}, ragged);
+        apart({&dx, &dweight, &dbias}, {&x, &dy, &moments, &weight, &bias, &sums}, ragged);
+        if (!args.given) apart({&sums}, {&x, &dy, &moments, &weight, &bias, &dweight, &dbias}, ragged);
         const GilRelease released;
-        truenorm::backward(call, ValidRuns(call), dtype,
-                           {x.at<void>(), dy.at<void>(), dx.at<void>(), moments.at<Moments>(), args.constant,
-                            sums.at<Sums>(), args.given, weight.buffer(), dweight.buffer(), dbias.buffer()});
+        truenorm::backward(
+            call, ValidRuns(call), dtype,
+            {x.at<void>(), dy.at<void>(), dx.at<void>(), moments.at<Moments>(), args.constant, sums.at<Sums>(),
+             args.given, weight.buffer(), bias.buffer(), dweight.buffer(), dbias.buffer(), nullptr});
     }
 
     const char* format() const { return dtype_info(dtype).letter; }

@@ -256,16 +256,29 @@ template <class T, class A> void forward_planes(const Forward<T>& call) {
                              const T* const x = call.x + (q * p.width() + c + k) * p.positions + start;
                              loops<T, B>().forward(x, y, count, p.positions, n, tile.hi + k, tile.lo + k,
                                                    tile.scale + k, tile.bias + k);
+                             if (p.activation == Activation::none) return;
+                             const auto& after = loops<T, typename Accumulator<T>::type>();
+                             if (n == p.positions) return after.activate(p.activation, y, count * n);
+                             for (int r = 0; r < count; ++r) after.activate(p.activation, y + r * p.positions, n);
                          });
         });
         call.y.finish();
     });
 }
 
+// z (n): dy times the derivative of the activation, for elements of plane k of a tile. scale: of the normalization,
+// rstd * weight.
+template <class T, class B> void derive_plane(Activation kind, const T* x, const T* dy, T* z, std::int64_t n,
+                                              const Tile<B>& tile, const B* scale, std::int64_t k) {
+    loops<T, B>().forward(x, z, 1, n, n, tile.hi + k, tile.lo + k, scale + k, tile.bias + k);
+    loops<T, typename Accumulator<T>::type>().derive(kind, dy, z, n);
+}
+
 // plain and product (width), from plane `from` to `to` of sequence q: the sums of dy and of dy * xhat over each plane.
 // rstd: of each statistic.
 template <class T, class A> void sums_planes(const Backward<T>& call, std::int64_t q, std::int64_t from,
-                                             std::int64_t to, const double* rstd, double* plain, double* product) {
+                                             std::int64_t to, const double* rstd, const Parameter& weight,
+                                             const Parameter& bias, double* plain, double* product) {
     const CallParams& p = call.p;
     std::fill(plain + from, plain + to, 0.0);
     std::fill(product + from, product + to, 0.0);
@@ -278,7 +291,9 @@ template <class T, class A> void sums_planes(const Backward<T>& call, std::int64
         each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
             tile.center(begin, end, center_of(call.moments[first + k], rstd[first + k]));
             tile.spread(tile.scale, begin, end, rstd[first + k]);
+            if (call.activated()) tile.multiply(tile.weighted, begin, end, rstd[first + k], weight, c);
         });
+        if (call.activated()) tile.multiply(tile.bias, 0, w, 1, bias, c);
     };
     each_tile<A>(from, to, true, fill, [&](auto& tile, std::int64_t of_tile, int w) {
         using B = std::remove_reference_t<decltype(tile.hi[0])>;
@@ -287,6 +302,14 @@ template <class T, class A> void sums_planes(const Backward<T>& call, std::int64
             const std::int64_t c = of_tile + k;
             const auto add = [&](const T* const* xs, const T* const* dys, std::int64_t length) {
                 double here[GROUP], here_product[GROUP];
+                const T* derived[GROUP];
+                T room_z[BATCH];
+                for (int r = 0; call.activated() && r < n; ++r) {
+                    T* const z = room_z + r * length;
+                    derive_plane(p.activation, xs[r], dys[r], z, length, tile, tile.weighted, k + r);
+                    derived[r] = z;
+                }
+                if (call.activated()) dys = derived;
                 loops<T, B>().sums(xs, dys, n, length, tile.hi + k, tile.lo + k, tile.scale + k, here, here_product);
                 for (int r = 0; r < n; ++r) {
                     if (!std::isfinite(here[r]) || !std::isfinite(here_product[r])) {  // beyond float
@@ -328,7 +351,8 @@ template <class T, class A> void sums_planes(const Backward<T>& call, std::int64
 
 // dx of the groups `from` to `to` of sequence q.
 template <class T, class A> void backward_groups(const Backward<T>& call, std::int64_t q, std::int64_t from,
-                                                 std::int64_t to, const double* rstd, const Parameter& weight) {
+                                                 std::int64_t to, const double* rstd, const Parameter& weight,
+                                                 const Parameter& bias) {
     const CallParams& p = call.p;
     const Sums* const used = call.used();
     const std::int64_t first = statistic_of(p, q, 0);
@@ -338,12 +362,13 @@ template <class T, class A> void backward_groups(const Backward<T>& call, std::i
             const Sums* const sums = used ? used + first + k : nullptr;
             const double scale = scale_of(p, moments, sums, rstd[first + k]);
             const Shared shared = shared_of(p, moments, sums, scale);
-            tile.center(begin, end, sums ? center_of(moments, scale) : 0);
+            tile.center(begin, end, sums || call.activated() ? center_of(moments, scale) : 0);
             tile.multiply(tile.scale, begin, end, scale, weight, c);
             tile.spread(tile.through_mean, begin, end, shared.through_mean);
             tile.spread(tile.through_var, begin, end, shared.through_var);
         });
-        if (!used) tile.spread(tile.bias, 0, w, 0);
+        if (call.activated()) tile.multiply(tile.bias, 0, w, 1, bias, c);
+        else if (!used) tile.spread(tile.bias, 0, w, 0);
     };
     const bool narrow = !p.sample_weight;
     each_tile<A>(from * p.channels, to * p.channels, narrow, fill, [&](auto& tile, std::int64_t c, int w) {
@@ -351,13 +376,22 @@ template <class T, class A> void backward_groups(const Backward<T>& call, std::i
         write_planes(p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr, q, c, w,
                      [&](std::int64_t k, int count, std::int64_t start, T* dx, std::int64_t n) {
                          const std::int64_t at = (q * p.width() + c + k) * p.positions + start;
-                         if (!used)  // the moments are constants: x is not read
+                         if (!used && !call.activated())  // the moments are constants: x is not read
                              return loops<T, B>().forward(call.dy + at, dx, count, p.positions, n, tile.hi + k,
                                                           tile.lo + k, tile.scale + k, tile.bias + k);
                          const PlaneCoefficients<B> of{tile.hi + k, tile.lo + k, tile.scale + k, tile.through_mean + k,
                                                        tile.through_var + k};
                          const double* const s = p.sample_weight ? p.sample_weight + q * p.extent + start : nullptr;
-                         loops<T, B>().backward(call.x + at, call.dy + at, dx, count, p.positions, n, of, s);
+                         if (!call.activated())
+                             return loops<T, B>().backward(call.x + at, call.dy + at, dx, count, p.positions, n, of, s);
+                         T z[PIECE];
+                         for (int r = 0; r < count; ++r)
+                             for (std::int64_t i = 0; i < n; i += PIECE) {
+                                 const std::int64_t here = n - i < PIECE ? n - i : PIECE, from = r * p.positions + i;
+                                 const T* const x = call.x + at + from;
+                                 derive_plane(p.activation, x, call.dy + at + from, z, here, tile, tile.scale, k + r);
+                                 loops<T, B>().backward(x, z, dx + from, 1, here, here, of.plane(r), s ? s + i : s);
+                             }
                      });
     });
     call.dx.finish();
@@ -366,7 +400,7 @@ template <class T, class A> void backward_groups(const Backward<T>& call, std::i
 template <class T, class A> void backward_planes(const Backward<T>& call) {
     const CallParams& p = call.p;
     const std::int64_t width = p.width();
-    const Parameter weight(call.weight, width);
+    const Parameter weight(call.affine.weight, width), bias(call.affine.bias, width);
     const bool together = p.reduced == 1;  // each group is a statistic of its own: sum it and write it at once
     std::vector<double> rstd(p.statistics());
     if (!together) rstd_of(p, call.moments, p.statistics(), rstd.data());
@@ -382,17 +416,18 @@ template <class T, class A> void backward_planes(const Backward<T>& call) {
             Sums* const into = call.sums + statistic_of(p, q, 0);
             for (std::int64_t k = from; k < to; ++k)
                 for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
-                    into[k].dxhat += call.weight[c] * part[c];
-                    into[k].dxhat_xhat += call.weight[c] * part[width + c];
+                    into[k].dxhat += weight.values[c] * part[c];
+                    into[k].dxhat_xhat += weight.values[c] * part[width + c];
                 }
         };
         sweep_planes(p, [&](std::int64_t q, std::int64_t from, std::int64_t to) {
             double* const part = &parts[q * width * 2];
             prepare(q, from, to);
-            sums_planes<T, A>(call, q, from * p.channels, to * p.channels, rstd.data(), part, part + width);
+            sums_planes<T, A>(call, q, from * p.channels, to * p.channels, rstd.data(), weight, bias, part,
+                              part + width);
             if (!together) return;
             add(q, from, to, part);
-            if (call.dx) backward_groups<T, A>(call, q, from, to, rstd.data(), weight);
+            if (call.dx) backward_groups<T, A>(call, q, from, to, rstd.data(), weight, bias);
         });
         for (std::int64_t q = 0; q < p.sequences; ++q) {
             const double* const part = &parts[q * width * 2];
@@ -405,7 +440,7 @@ template <class T, class A> void backward_planes(const Backward<T>& call) {
     sweep_planes(p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) {
         const std::int64_t q = p.sequences - 1 - turn;
         if (call.given) prepare(q, from, to);
-        backward_groups<T, A>(call, q, from, to, rstd.data(), weight);
+        backward_groups<T, A>(call, q, from, to, rstd.data(), weight, bias);
     });
 }
 

@@ -87,7 +87,7 @@ template <class A> struct Narrowed {
 template <class T, class A> void forward_rows(const Forward<T>& call) {
     const CallParams& p = call.p;
     const ValidRuns& runs = call.runs;
-    const T* const x = call.x;
+    const T* const x = call.total ? call.total : call.x;
     const Output<T>& y = call.y;
     const Affine& affine = call.affine;
     Moments* const found = call.moments;
@@ -96,10 +96,17 @@ template <class T, class A> void forward_rows(const Forward<T>& call) {
     const Narrowed<A> weight(affine.weight, width), bias(affine.bias, width);
     const bool narrow = weight.fits && bias.fits;
     if (!given && runs.count[0] < p.rows) std::fill_n(found, p.statistics(), Moments{});
+    // The sum of some rows is read while it is in the cache, so it does not go past it.
+    const auto add_residual = [&](std::int64_t row, std::int64_t rows) {
+        const std::int64_t at = row * width;
+        if (call.total && rows > 0) loops<T, A>().add(call.x + at, call.residual + at, call.total + at, rows * width);
+    };
     const auto gap = [&](std::int64_t begin, std::int64_t end) {
+        add_residual(begin, end - begin);
         y.fill(p.keep_padding ? x : nullptr, begin * width, (end - begin) * width);
     };
     const auto group = [&](const std::int64_t* rows, int n, std::int64_t) {
+        for (int r = 0; r < n; ++r) add_residual(rows[r], 1);
         for (std::int64_t k = 0; k < p.kept; ++k) {
             const std::int64_t c = k * p.channels;
             Moments here[GROUP];
@@ -140,9 +147,13 @@ template <class T, class A> struct RowGroup {
     bool fits[GROUP];
     int count = 0;
 
-    // narrow: whether A holds all of weight.
-    RowGroup(const Backward<T>& call, const std::int64_t* rows, int n, std::int64_t k, bool narrow) : count(n) {
+    // weight and bias: those of the groups k, in A. room: n * channels elements; null without an activation, whose
+    // derivative is multiplied by dy there.
+    RowGroup(const Backward<T>& call, const std::int64_t* rows, int n, std::int64_t k, const Narrowed<A>& weight,
+             const Narrowed<A>& bias, T* room)
+        : count(n) {
         const CallParams& p = call.p;
+        const std::int64_t c = k * p.channels;
         for (int r = 0; r < n; ++r) {
             const std::int64_t i = rows[r] * p.kept + k;
             x[r] = call.x + i * p.channels;
@@ -153,7 +164,16 @@ template <class T, class A> struct RowGroup {
         for (int r = 0; r < n; ++r) {
             const LoopStatistic<A> one(mean[r], rstd[r]);
             hi[r] = one.hi, lo[r] = one.lo, factor[r] = one.rstd;
-            fits[r] = one.fits && narrow;
+            fits[r] = one.fits && weight.fits;
+        }
+        for (int r = 0; room && r < n; ++r, room += p.channels) {
+            if (fits[r] && bias.fits)
+                loops<T, A>().row_forward(x[r], room, p.channels, hi[r], lo[r], factor[r], weight.at(c), bias.at(c));
+            else
+                loops<T, double>().row_forward(x[r], room, p.channels, mean[r], 0.0, rstd[r], call.affine.weight + c,
+                                               call.affine.bias + c);
+            loops<T, A>().derive(p.activation, dy[r], room, p.channels);
+            dy[r] = room;
         }
     }
 
@@ -214,11 +234,11 @@ template <class T, class A> void backward_rows(const Backward<T>& call) {
     const T *const x = call.x, *const dy = call.dy;
     const Output<T>& dx = call.dx;
     const Moments* const found = call.moments;
-    const double* const weight = call.weight;
+    const double *const weight = call.affine.weight, *const bias = call.affine.bias;
     const Sums* const given = call.given;
     const bool constant = call.constant;
     const std::int64_t width = p.width();
-    const Narrowed<A> narrow(weight, width);
+    const Narrowed<A> narrow(weight, width), narrow_bias(bias, width);
     const std::vector<Chunk> chunks = chunks_of_rows(p, runs);
     std::vector<A> parts(given ? 0 : chunks.size() * 2 * width);
     // dx = dy * scale + 0 of rows whose moments are constants, or have weight 0.
@@ -229,9 +249,10 @@ template <class T, class A> void backward_rows(const Backward<T>& call) {
         if (dx) dx.fill(p.keep_padding ? dy : nullptr, begin * width, (end - begin) * width);
     };
     const auto group = [&](const std::int64_t* rows, int n, std::int64_t chunk) {
+        std::vector<T> room(call.activated() ? n * p.channels : 0);
         for (std::int64_t k = 0; k < p.kept; ++k) {
             const std::int64_t c = k * p.channels;
-            const RowGroup<T, A> all(call, rows, n, k, narrow.fits);
+            const RowGroup<T, A> all(call, rows, n, k, narrow, narrow_bias, call.activated() ? room.data() : nullptr);
             Sums here[GROUP];
             if (!given) {
                 A* into = &parts[chunk * 2 * width + c];
@@ -286,8 +307,15 @@ template <class T, class A> void backward_rows(const Backward<T>& call) {
         runs.walk(0, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t n, std::int64_t) {
             for (std::int64_t at = start * width + c; at < (start + n) * width; at += width) {
                 const Moments& m = found[at / p.channels];
-                const double g = load<double>(dy[at]), rstd = rstd_of(p, m);
-                exact.dxhat_xhat += g * ((load<double>(x[at]) - center_of(m, rstd)) * rstd);
+                const double rstd = rstd_of(p, m), middle = center_of(m, rstd);
+                double g = load<double>(dy[at]);
+                if (call.activated()) {
+                    T z;
+                    loops<T, double>().row_forward(x + at, &z, 1, middle, 0.0, rstd, weight + c, bias + c);
+                    loops<T, A>().derive(p.activation, dy + at, &z, 1);
+                    g = load<double>(z);
+                }
+                exact.dxhat_xhat += g * ((load<double>(x[at]) - middle) * rstd);
                 exact.dxhat += g;
             }
         });

@@ -28,6 +28,7 @@ struct Parameter {
 
 template <class A> struct alignas(64) Tile {
     A hi[TILE], lo[TILE], scale[TILE], bias[TILE], through_mean[TILE], through_var[TILE];
+    A weighted[TILE];  // rstd * weight, if scale is rstd alone
     bool fits = true;  // whether A holds them all
 
     // Columns `begin` to `end`, which share a mean.

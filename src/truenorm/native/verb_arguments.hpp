@@ -31,6 +31,8 @@ template <class T> struct Forward {
     Moments* moments;  // (statistics): read if they are given, else written
     bool given;
     Affine affine;
+    const T* residual;  // (elements), or null: x + residual is normalized
+    T* total;           // (elements): their sum, written
 
     Measure<T> measure() const { return {p, runs, x, moments}; }
 };
@@ -38,15 +40,17 @@ template <class T> struct Forward {
 template <class T> struct Backward {
     const CallParams& p;
     const ValidRuns& runs;
-    const T *x, *dy;          // (elements)
-    Output<T> dx;             // (elements); null: only the sums are written
-    const Moments* moments;   // (statistics)
-    const double* weight;     // (W): 1 if there is none
+    const T *x, *dy;         // (elements)
+    Output<T> dx;            // (elements); null: only the sums are written
+    const Moments* moments;  // (statistics)
+    Affine affine;
     bool constant;            // the moments do not depend on x
     const Sums* given;        // (statistics), or null: sums of a whole that x is a part of. Then only dx is written
     Sums* sums;               // (statistics), 0 before
     double *dweight, *dbias;  // (W), 0 before
 
+    // Whether dy has to be multiplied by the derivative of an activation.
+    bool activated() const { return p.activation != Activation::none; }
     // The sums that dx depends on, once they are known.
     const Sums* used() const { return constant ? nullptr : given ? given : sums; }
 };

@@ -20,8 +20,6 @@ from truenorm.torch.layers import (
     InstanceNorm1d,
     InstanceNorm2d,
     InstanceNorm3d,
-    LayerNorm,
-    RMSNorm,
 )
 from truenorm.torch.lazy import (
     LazyBatchNorm1d,
@@ -36,6 +34,7 @@ from truenorm.torch.pattern_layer import Normalize
 from truenorm.torch.reestimation import reestimate
 from truenorm.torch.replacement import FrozenBatchNorm1d, FrozenBatchNorm2d, FrozenBatchNorm3d
 from truenorm.torch.reports import ConversionReport
+from truenorm.torch.row_layers import LayerNorm, RMSNorm
 from truenorm.torch.synchronization import merge_running, sync, unsync
 from truenorm.torch.tracking import PaddedReport, PaddingWarning, padded
 

@@ -30,11 +30,11 @@ from torch import Tensor
 from truenorm import engine
 from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm, norm_from_text
-from truenorm.torch import _compat, _formula, _kernel, _library, _operations, triton
+from truenorm.torch import _compat, _formula, _kernel, _library, _operations, _operations_function, triton
 from truenorm.torch._formula import FixedStatistics, Mask
 from truenorm.torch._inputs import Ragged, UnpackedInput, check_dense, check_ragged, to_mask, values_are_readable
 from truenorm.torch._kernel import FORMATS, KernelPlan, check_memory, is_readable, kernels, native
-from truenorm.torch._norms import Norms, norms_along
+from truenorm.torch._norms import Norms, norms_along, without_activation
 
 if TYPE_CHECKING:
     from truenorm import _native
@@ -98,6 +98,8 @@ def run(
         if reason is not None:
             _log("torch operator", reason)
             y = operator()
+            if norms[0]:
+                y = _formula.activate(norm_from_text(norms[0]).activation, y)
             if masked:  # the operator was called for its error, and y is not masked
                 raise ValueError("arguments: plain integers and floats with a mask, got others. Convert them.")
             return y, None
@@ -278,7 +280,8 @@ def find_verbs(x: Tensor, norms: Norms, ragged: Ragged, padding: Padding) -> tup
     if not isinstance(found, str):
         x, kernel, arrays, _, channels_last = found
         _log("kernel", f"{tuple(x.shape)}, a part of a batch")
-        return x, _kernel.KernelVerbs(kernel, arrays._asdict(), channels_last, padding == "keep")
+        activated = norm_from_text(norms[0]).activation is not None
+        return x, _kernel.KernelVerbs(kernel, arrays._asdict(), channels_last, padding == "keep", activated)
     if triton.applies(x):
         part = triton.find_verbs(x, norms, ragged, padding)
         if not isinstance(part, str):
@@ -320,10 +323,13 @@ def _run_other(
         return _trace(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding, by_position)
     reason = found if isinstance(found, str) else "the arguments do not fit each other"
     if triton.applies(x):
-        call = triton.find_call(x, norms, weight, bias, ragged, fixed, padding)
+        # Its kernels have no activations. One that follows is 0 where padding is; "keep" is for the operations.
+        plain, activation = without_activation(norms) if padding == "zero" else (norms, None)
+        call = triton.find_call(x, plain, weight, bias, ragged, fixed, padding)
         if not isinstance(call, str):
             _log("triton", str(tuple(x.shape)))
-            return call.run(weight, bias)
+            y, moments = call.run(weight, bias)
+            return _formula.activate(activation, y), moments
         reason = call
     return run_operations(x, norm_from_text(norms[0]), weight, bias, ragged, fixed, padding, reason, by_position)
 
@@ -397,11 +403,11 @@ def run_operations(
         return _formula.normalize(x, mask, weight, bias, fixed, padding)
     if by_position is not None and _is_by_position(x, mask, fixed, (weight, bias, mean, var)):
         _log("torch operator", f"x is on {x.device}, and a mask chooses positions")
-        return _operations.around(by_position, x, mask, padding), None
+        return _operations_function.around(by_position, x, mask, padding), None
     _log("operations", reason)
     if fixed is not None:
         fixed = FixedStatistics(fixed.mean.clone(), fixed.var.clone())
-    return _operations.normalize(x, mask, weight, bias, fixed, padding)
+    return _operations_function.normalize(x, mask, weight, bias, fixed, padding)
 
 
 def _trace(
@@ -419,7 +425,7 @@ def _trace(
         check_ragged(norm, x.shape, ragged)
     mask = to_mask(norm, x, ragged)
     if by_position is not None and _is_by_position(x, mask, fixed, (weight, bias)):
-        return _operations.around(by_position, x, mask, padding), None
+        return _operations_function.around(by_position, x, mask, padding), None
     return _formula.normalize(x, mask, weight, bias, fixed, padding)
 
 

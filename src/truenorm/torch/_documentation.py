@@ -28,6 +28,7 @@ TORCH = {
     "dtype": "of parameters and buffers",
     "padding": 'what comes out where nothing is valid: "zero", or "keep" for the input itself',
     "on_single": 'in training with one valid value per channel: torch\'s "error", or use the "running" statistics',
+    "activation": 'what y goes through last: "relu", "gelu", "silu" or "tanh"; None: nothing',
     "half_life": "instead of momentum, in valid values per channel: after so many, older ones weigh half as much",
 }
 documented = described_by(RAGGED | TORCH)
@@ -40,7 +41,7 @@ def signature_of(cls: type) -> Signature:
 
     >>> from truenorm.torch import GroupNorm
     >>> list(signature_of(GroupNorm).parameters)
-    ['num_groups', 'num_channels', 'eps', 'affine', 'device', 'dtype', 'bias', 'padding']
+    ['num_groups', 'num_channels', 'eps', 'affine', 'device', 'dtype', 'bias', 'padding', 'activation']
     """
     found: dict[str, Parameter] = {}
     for one in cls.__mro__:

@@ -9,10 +9,12 @@ float32, and a variance of 0 gives the bias and no gradient through the deviatio
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from truenorm.core.inputs import Padding
 from truenorm.core.layout import Layout
@@ -72,8 +74,12 @@ def differentiable_gradients(
     padding: Padding,
     needed: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:
-    """dx, dweight and dbias with a graph of their own, for derivatives of higher order. bias: any of its form."""
-    bias = None if bias is None else torch.zeros_like(bias).requires_grad_()
+    """dx, dweight and dbias with a graph of their own, for derivatives of higher order.
+
+    bias: any of its form, unless there is an activation.
+    """
+    if bias is not None:
+        bias = torch.zeros_like(bias).requires_grad_() if mask.norm.activation is None else bias.view_as(bias)
     # Aliases: gradients must not flow on to what weight was made of, and hooks must not run twice.
     x, weight = x.view_as(x), weight if weight is None else weight.view_as(weight)
     y, _ = normalize(x, mask, weight, bias, fixed, padding)
@@ -92,7 +98,7 @@ def _apply(
     rstd: Tensor,
     padding: Padding,
 ) -> Tensor:
-    """(x - mean) · rstd · weight + bias"""
+    """activation((x - mean) · rstd · weight + bias)"""
     layout, valid = mask.layout, mask.valid
     y = (selected - spread(center_of(mean, rstd), mask)) * spread(rstd, mask)
     y = y if valid is None else torch.where(valid, y, 0.0)  # 0 · NaN would reach the gradient of weight
@@ -100,9 +106,23 @@ def _apply(
         y = y * weight.to(y.dtype).reshape(layout.weight_split)
     if bias is not None:
         y = y + bias.to(y.dtype).reshape(layout.weight_split)
+    y = activate(mask.norm.activation, y)
     if valid is not None:
         y = torch.where(valid, y, widen(x, mask) if padding == "keep" else 0.0)
     return _compat.reshape(y, x.shape).to(x.dtype)
+
+
+def activate(activation: str | None, z: Tensor) -> Tensor:
+    """activation(z), as `truenorm.core.activation` defines it."""
+    return z if activation is None else _ACTIVATIONS[activation](z)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+}
 
 
 def var_and_rstd(count: Tensor, m2: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:

@@ -114,7 +114,8 @@ class KernelNorm(torch.autograd.Function):
         bias: Tensor | None,
         context: Context,
     ) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        # Without an activation no gradient depends on the values of the bias.
+        ctx.save_for_backward(x, weight, None if context[1].norm.activation is None else bias)
         ctx.context = context
         ctx.bias_dtype = None if bias is None else bias.dtype
         y = torch.empty_like(x)
@@ -127,18 +128,8 @@ class KernelNorm(torch.autograd.Function):
         if torch.compiler.is_compiling():  # compiled autograd, which cannot look into a kernel's call
             found: tuple[Tensor | None, ...] = _backward_in_eager_mode(ctx, dy)
             return found
-        x, weight = ctx.saved_tensors
-        needed = ctx.needs_input_grad
-        call, plan, _, padding, _ = context = ctx.context
-        if not torch.is_grad_enabled() and _compat.in_plain_eager_mode():
-            gradients = backward(x, dy, weight, ctx.bias_dtype, call, plan, needed)
-            if gradients is not None:
-                return (*gradients, None)
-        mask, fixed = _mask(context, x), _fixed_statistics(context)
-        bias = _empty_bias(plan, ctx.bias_dtype)
-        if not torch.is_grad_enabled():
-            return (*_operations.gradients(dy, x, mask, weight, bias, fixed, padding), None)
-        return (*_formula.differentiable_gradients(dy, x, mask, weight, bias, fixed, padding, needed), None)
+        x, weight, bias = ctx.saved_tensors
+        return *differentiate(ctx.context, x, dy, weight, bias, ctx.bias_dtype, ctx.needs_input_grad), None
 
 
 _disable: Any = torch.compiler.disable
@@ -156,16 +147,48 @@ def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, call: _native
     return y
 
 
+def differentiate(
+    context: Context,
+    x: Tensor,
+    dy: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    bias_dtype: torch.dtype | None,
+    needed: tuple[bool, ...],
+    dtotal: Tensor | None = None,
+) -> tuple[Tensor | None, ...]:
+    """dx, dweight and dbias: by the kernel if it can read dy, with a graph if one is needed.
+
+    bias: for an activation. dtotal: added to dx.
+    """
+    call, plan, _, padding, _ = context
+    if not torch.is_grad_enabled() and _compat.in_plain_eager_mode():
+        found = backward(x, dy, weight, bias, bias_dtype, call, plan, needed, dtotal)
+        if found is not None:
+            return found
+    mask, fixed = _mask(context, x), _fixed_statistics(context)
+    bias = _empty_bias(plan, bias_dtype) if bias is None else bias
+    gradients: tuple[Tensor | None, ...]
+    if torch.is_grad_enabled():
+        gradients = _formula.differentiable_gradients(dy, x, mask, weight, bias, fixed, padding, needed)
+    else:
+        gradients = _operations.gradients(dy, x, mask, weight, bias, fixed, padding)
+    dx = gradients[0]
+    return (dx if dx is None or dtotal is None else dx + dtotal), *gradients[1:]
+
+
 def backward(
     x: Tensor,
     dy: Tensor,
     weight: Tensor | None,
+    bias: Tensor | None,
     bias_dtype: torch.dtype | None,
     call: _native.Call,
     plan: KernelPlan,
     needed: tuple[bool, ...] = (True, True, True),
+    dtotal: Tensor | None = None,
 ) -> Gradients | None:
-    """The gradients; None if the kernels cannot read dy, or it is a batch of gradients."""
+    """The gradients; None if the kernels cannot read dy or dtotal, or they are batches of gradients."""
     dx = torch.empty_like(x) if needed[0] else None
     dweight = torch.empty_like(weight) if needed[1] and weight is not None else None
     dbias = None
@@ -174,15 +197,18 @@ def backward(
             dbias = torch.empty_like(weight)
         else:
             dbias = _empty_bias(plan, bias_dtype)
-    if call.backward(x, dy, weight, dx, dweight, dbias):
+    if call.backward(x, dy, weight, bias, dx, dweight, dbias, dtotal):
         return dx, dweight, dbias
     # Something is not as the kernel reads it: usually the strides of dy, or of what a hook on saved tensors returned.
-    if _compat.is_batched_gradient(dy) or not is_readable(dy):
+    if any(_compat.is_batched_gradient(one) or not is_readable(one) for one in (dy, dtotal) if one is not None):
         return None
-    x, weight = in_order(x, call.channels_last), weight if weight is None else weight.contiguous()
+    x = in_order(x, call.channels_last)
+    weight, bias = (one if one is None else one.contiguous() for one in (weight, bias))
     dx = torch.empty_like(x) if needed[0] else None
-    if x.shape == dy.shape and call.backward(x, torch.empty_like(x).copy_(dy), weight, dx, dweight, dbias):
-        return dx, dweight, dbias
+    if x.shape == dy.shape:
+        more = None if dtotal is None else torch.empty_like(x).copy_(dtotal)
+        if call.backward(x, torch.empty_like(x).copy_(dy), weight, bias, dx, dweight, dbias, more):
+            return dx, dweight, dbias
     what = f"{tuple(x.shape)}, {x.dtype}" + ("" if weight is None else f" and {tuple(weight.shape)}")
     raise RuntimeError(f"backward: x and weight as and where they were in forward, got {what}.")
 
@@ -225,6 +251,7 @@ class KernelVerbs:
     arrays: dict[str, Any]  # the ragged arguments
     channels_last: bool
     keep_padding: bool
+    keeps_bias: bool  # whether backward takes the bias, as there is an activation
 
     def measure(self, x: Tensor) -> Tensor:
         kernels.set_threads(engine.threads())
@@ -252,16 +279,25 @@ class KernelVerbs:
         sums = torch.empty(self.kernel.statistics, 2, dtype=torch.float64)
         dweight, dbias = (None if one is None else torch.empty(one.shape, dtype=sums.dtype) for one in (weight, bias))
         arrays = {"dweight": _parameter(dweight), "dbias": _parameter(dbias)}
-        self._run_backward(dy, x, None, table, weight, sums=_array(sums), **arrays)
+        self._run_backward(dy, x, None, table, weight, bias, sums=_array(sums), **arrays)
         return sums, _as_like(dweight, weight), _as_like(dbias, bias)
 
-    def backward(self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None) -> Tensor:
+    def backward(
+        self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
         dx = torch.empty_like(in_order(x, self.channels_last))
-        self._run_backward(dy, x, self._flat(dx), table, weight, sums=_table(sums), given=True)
+        self._run_backward(dy, x, self._flat(dx), table, weight, bias, sums=_table(sums), given=True)
         return dx
 
     def _run_backward(
-        self, dy: Tensor, x: Tensor, dx: Any, table: Tensor, weight: Tensor | None, **others: Any
+        self,
+        dy: Tensor,
+        x: Tensor,
+        dx: Any,
+        table: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        **others: Any,
     ) -> None:
         kernels.set_threads(engine.threads())
         self.kernel.plan.backward(
@@ -270,6 +306,7 @@ class KernelVerbs:
             dx,
             _table(table),
             weight=_parameter(weight),
+            bias=_parameter(bias) if self.keeps_bias else None,
             **self.arrays,
             keep_padding=self.keep_padding,
             **others,

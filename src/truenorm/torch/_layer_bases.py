@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from truenorm.core.activation import Activation
 from truenorm.core.inputs import Padding
 from truenorm.torch import _compat, _runs
 from truenorm.torch._documentation import signature_of
@@ -20,6 +21,12 @@ from truenorm.torch._inputs import Input, LengthsLike, MaskLike, VectorLike, Wei
 
 LOW = (torch.float16, torch.bfloat16)
 TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+_DEFAULTS: tuple[tuple[str, Any], ...] = (
+    ("padding", "zero"),
+    ("on_single", "error"),
+    ("activation", None),
+    ("frozen", False),
+)
 State = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]  # of these names
 
 
@@ -31,6 +38,7 @@ class _RaggedLayer:
     """
 
     padding: Padding = "zero"
+    activation: Activation | None = None
     _norms: Any
     _make_norms: Callable[[], Any]  # each layer has its own
     _parameters: dict[str, Any]
@@ -57,10 +65,10 @@ class _RaggedLayer:
         cls.__signature__ = signature_of(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("padding", "on_single"):
+        if name in ("padding", "on_single", "activation"):
             _runs.check_options(**{name: value})
         super().__setattr__(name, value)
-        if name in ("eps", "num_groups", "normalized_shape", "norm"):
+        if name in ("eps", "num_groups", "normalized_shape", "norm", "activation"):
             try:
                 self.__dict__["_norms"] = self._make_norms()
             except AttributeError:  # not all of them are set yet
@@ -92,9 +100,7 @@ class _RaggedLayer:
         layer: Any = super()
         own: str = layer.extra_repr()
         return own + "".join(
-            f", {name}={value!r}"
-            for name, default in (("padding", "zero"), ("on_single", "error"), ("frozen", False))
-            if (value := getattr(self, name, default)) != default
+            f", {name}={value!r}" for name, default in _DEFAULTS if (value := getattr(self, name, default)) != default
         )
 
 

@@ -21,7 +21,7 @@ from truenorm.core.inputs import Padding
 from truenorm.core.layout import layout_of
 from truenorm.core.norm import norm_from_text
 from truenorm.core.packed import packed_norm, rows_of
-from truenorm.torch import _compat, _formula, _kernel, _operations
+from truenorm.torch import _compat, _formula, _kernel, _operations, _operations_function
 from truenorm.torch._formula import FixedStatistics, wire_dtype
 from truenorm.torch._inputs import Ragged, UnpackedInput, check_ragged, to_mask
 
@@ -149,27 +149,27 @@ def _input(of: Tensor) -> Tensor:
 
 
 def _backward_of_backward(ctx: Any, *ddx: Tensor) -> tuple[Tensor | None, ...]:
-    """The derivatives of dx, dweight and dbias by dy, x and weight: those of the definition."""
+    """The derivatives of dx, dweight and dbias by dy, x, weight and bias: those of the definition."""
     dy, *values = ctx.saved_tensors
     values += [ctx.norm, ctx.padding, ctx.refuse_single]
     a = Arguments(*values)
     mask = to_mask(norm_from_text(a.norm), a.x, a.ragged())
     with torch.enable_grad():
         dy, x = _input(dy), _input(a.x)
-        weight = None if a.weight is None else _input(a.weight)
-        needed = True, weight is not None, a.bias is not None
-        found = _formula.differentiable_gradients(dy, x, mask, weight, a.bias, a.fixed(), a.padding, needed)
-    inputs = [one for one in (dy, x, weight) if one is not None]
+        weight, bias = (None if one is None else _input(one) for one in (a.weight, a.bias))
+        needed = True, weight is not None, bias is not None
+        found = _formula.differentiable_gradients(dy, x, mask, weight, bias, a.fixed(), a.padding, needed)
+    inputs = {name: one for name, one in (("dy", dy), ("x", x), ("weight", weight), ("bias", bias)) if one is not None}
     pairs = [(one, more) for one, more in zip(found, ddx, strict=True) if one is not None]
     gradients = torch.autograd.grad(
         [one for one, _ in pairs],
-        inputs,
+        list(inputs.values()),
         [more for _, more in pairs],
         create_graph=torch.is_grad_enabled(),
         allow_unused=True,
     )
-    ddy, dx, dweight = (*gradients, None)[:3]
-    return ddy, None, dx, dweight, *[None] * 10
+    named = dict(zip(inputs, gradients, strict=True))
+    return named["dy"], None, named["x"], named.get("weight"), named.get("bias"), *[None] * 9
 
 
 normalize_backward.register_autograd(_backward_of_backward, setup_context=_keep_backward)
@@ -210,7 +210,7 @@ def _inline(*values: Any) -> tuple[Tensor, Tensor | None]:
     mask = to_mask(norm, a.x, ragged)
     if _dispatch().needs_definition(a.sample_weight, a.mean, a.var):
         return _formula.normalize(a.x, mask, a.weight, a.bias, a.fixed(), a.padding)
-    return _operations.normalize(a.x, mask, a.weight, a.bias, a.fixed(), a.padding)
+    return _operations_function.normalize(a.x, mask, a.weight, a.bias, a.fixed(), a.padding)
 
 
 _allow_in_graph: Any = torch.compiler.allow_in_graph
@@ -279,7 +279,8 @@ def _compute_backward(
         x, call, plan, _ = found
         if fixed is None:
             call.set_moments(table.reshape(-1, 3).numpy())
-        gradients = _kernel.backward(x, dy, weight, None if bias is None else bias.dtype, call, plan)
+        kept = None if plan.norm.activation is None else bias
+        gradients = _kernel.backward(x, dy, weight, kept, None if bias is None else bias.dtype, call, plan)
         if gradients is not None:
             return gradients
     mask = to_mask(norm_from_text(norm), x, ragged)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from truenorm.core import recipes
+from truenorm.core.activation import Activation
 from truenorm.core.lengths import norm_along
 from truenorm.core.norm import Norm, norm_from_text, text_of
 from truenorm.core.packed import packed_norm
@@ -38,37 +40,42 @@ def _constant(make: Callable[P, R]) -> Callable[P, R]:
     return marked
 
 
-def _pair(make: Callable[[recipes.Channels], Norm]) -> NormPair:
-    """Empty if the arguments make no sense."""
+def _pair(make: Callable[[recipes.Channels], Norm], activation: Activation | None) -> NormPair:
+    """Empty if the arguments make no sense: torch's operator, which has no activation, raises the error."""
     try:
         second, last = text_of(make("second")), text_of(make("last"))
     except ValueError:
+        if activation is not None:
+            raise
         second, last = "", ""
     return (second, last), (last, None)
 
 
 @_constant
-def batch_norms(eps: float) -> NormPair:
-    return _pair(lambda channels: recipes.batch(channels, eps=eps))
+def batch_norms(eps: float, activation: Activation | None = None) -> NormPair:
+    return _pair(lambda channels: recipes.batch(channels, eps=eps, activation=activation), activation)
 
 
 @_constant
-def instance_norms(eps: float) -> NormPair:
-    return _pair(lambda channels: recipes.instance(channels, eps=eps))
+def instance_norms(eps: float, activation: Activation | None = None) -> NormPair:
+    return _pair(lambda channels: recipes.instance(channels, eps=eps, activation=activation), activation)
 
 
 @_constant
-def group_norms(groups: int, eps: float) -> NormPair:
-    return _pair(lambda channels: recipes.group(groups, channels, eps=eps))
+def group_norms(groups: int, eps: float, activation: Activation | None = None) -> NormPair:
+    return _pair(lambda channels: recipes.group(groups, channels, eps=eps, activation=activation), activation)
 
 
 @_constant
-def row_norm(axes: int, eps: float, center: bool) -> Norms:
+def row_norm(axes: int, eps: float, center: bool, activation: Activation | None = None) -> Norms:
     """Over the last so many axes, with a weight for each of their elements."""
     names = " ".join([*(f"n{i}" for i in range(1, axes)), "c"])
     try:
-        norm = Norm(f"... [{names}]", eps=eps, center=center, affine=None if axes == 1 else names)
+        affine = None if axes == 1 else names
+        norm = Norm(f"... [{names}]", eps=eps, center=center, affine=affine, activation=activation)
     except ValueError:
+        if activation is not None:
+            raise
         return "", None
     return text_of(norm) if axes else "", None
 
@@ -91,10 +98,18 @@ def packed_norms(norms: Norms, rank: int) -> Norms:
     return (text_of(packed_norm(norm_from_text(norms[0]), rank)), None) if norms[0] else norms
 
 
-def rms_norms(axes: int, eps: float | None) -> tuple[Norms, Norms]:
+@_constant
+def without_activation(norms: Norms) -> tuple[Norms, Activation | None]:
+    """The same without its activation, and this."""
+    found = [None if text is None else norm_from_text(text) for text in norms]
+    first, second = (None if norm is None else text_of(replace(norm, activation=None)) for norm in found)
+    return (first or "", second), None if found[0] is None else found[0].activation
+
+
+def rms_norms(axes: int, eps: float | None, activation: Activation | None = None) -> tuple[Norms, Norms]:
     """Of float32 and of float64. Without eps it is torch's choice: half and bfloat16 are summed in float32."""
     if eps is not None:
-        norm = row_norm(axes, eps, False)
+        norm = row_norm(axes, eps, False, activation)
         return norm, norm
     narrow, wide = (float(torch.finfo(dtype).eps) for dtype in (torch.float32, torch.float64))
-    return row_norm(axes, narrow, False), row_norm(axes, wide, False)
+    return row_norm(axes, narrow, False, activation), row_norm(axes, wide, False, activation)

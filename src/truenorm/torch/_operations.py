@@ -19,7 +19,6 @@ Values are never read, so nothing waits for a device. Derivatives of these deriv
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from torch import Tensor
 from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm
 from truenorm.torch import _formula
-from truenorm.torch._formula import FixedStatistics, Mask, as_table, center_of, spread, total
+from truenorm.torch._formula import FixedStatistics, Mask, activate, as_table, center_of, spread, total
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # dx, dweight, dbias
 
@@ -216,6 +215,14 @@ def _apply(
     bias: Tensor | None,
     padding: Padding,
 ) -> Tensor:
+    z = _affine(deviations, statistics, mask, weight, bias)
+    return _finish(activate(mask.norm.activation, z), x, mask, x, padding)
+
+
+def _affine(
+    deviations: Tensor, statistics: Statistics, mask: Mask, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """What the activation takes, or y if there is none."""
     scale, rest = spread(statistics.rstd, mask), statistics.rest
     offset = None if rest is None else -spread(rest * statistics.rstd, mask)
     weight, bias = (_parameter(one, deviations, mask) for one in (weight, bias))
@@ -226,7 +233,7 @@ def _apply(
         scale, offset = scale * weight, None if offset is None else offset * weight
     if bias is not None:
         offset = bias if offset is None else offset + bias
-    return _finish(_scale_and_add(y, scale, offset), x, mask, x, padding)
+    return _scale_and_add(y, scale, offset)
 
 
 def _parameter(values: Tensor | None, like: Tensor, mask: Mask) -> Tensor | None:
@@ -234,6 +241,21 @@ def _parameter(values: Tensor | None, like: Tensor, mask: Mask) -> Tensor | None
 
 
 # ---- backward ----
+
+
+def _derive(activation: str | None, dy: Tensor, z: Tensor) -> Tensor:
+    """dy times the derivative of the activation at z, by what autograd calls for these functions."""
+    aten: Any = torch.ops.aten
+    if activation == "relu":
+        found = aten.threshold_backward(dy, z, 0)
+    elif activation == "gelu":
+        found = aten.gelu_backward(dy, z)
+    elif activation == "silu":
+        found = aten.silu_backward(dy, z)
+    else:
+        found = aten.tanh_backward(dy, z.tanh())
+    derived: Tensor = found
+    return derived
 
 
 class _Sums(NamedTuple):
@@ -315,13 +337,15 @@ def backward(
     padding: Padding,
     needed: tuple[bool, ...] = (True, True, True),
 ) -> Gradients:
-    """dx, dweight and dbias; None for what is not needed."""
-    selected = _select(dy, x, mask)
+    """dx, dweight and dbias; None for what is not needed. bias: any of its form, unless there is an activation."""
+    selected, activation = _select(dy, x, mask), mask.norm.activation
     like, fixed = weight, statistics.count is None
-    weight = _parameter(weight, selected, mask)
     sums, deviations, dx, dweight, dbias = None, selected, None, None, None
-    if not fixed or needed[1]:
+    if not fixed or needed[1] or activation is not None:
         deviations = _subtract(_select(x, x, mask), statistics.origin, mask)
+    if activation is not None:
+        selected = _derive(activation, selected, _affine(deviations, statistics, mask, weight, bias))
+    weight = _parameter(weight, selected, mask)
     if (needed[0] and not fixed) or needed[1] or needed[2]:
         sums = _sum(selected, deviations, statistics, mask)
         dweight, dbias = _parameter_gradients(sums, mask, like, bias)
@@ -349,69 +373,6 @@ def gradients(
     return backward(dy, x, mask, weight, bias, statistics, padding)
 
 
-# ---- under autograd ----
-
-
-class OperationsNorm(torch.autograd.Function):
-    """One call. Its backward is not differentiable: if a graph of it is needed, the definition computes it."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        mask: Mask,
-        fixed: FixedStatistics | None,
-        padding: Padding,
-    ) -> tuple[Tensor, Tensor | None]:
-        y, table = forward(x, mask, weight, bias, fixed, padding)
-        ctx.save_for_backward(x, weight, table)
-        ctx.context = mask, fixed, padding
-        ctx.bias = None if bias is None else torch.empty_like(bias)  # no gradient depends on its values
-        if table is not None:
-            ctx.mark_non_differentiable(table)
-        ctx.set_materialize_grads(False)
-        return y, table
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
-        if dy is None:
-            return (None,) * 6
-        x, weight, table = ctx.saved_tensors
-        mask, fixed, padding = ctx.context
-        needed = ctx.needs_input_grad
-        if torch.is_grad_enabled():
-            found = _formula.differentiable_gradients(dy, x, mask, weight, ctx.bias, fixed, padding, needed)
-        else:
-            known = fixed_statistics(fixed, x, mask) if table is None else given_statistics(table, x, mask)
-            found = backward(dy, x, mask, weight, ctx.bias, known, padding, needed)
-        return (*found, None, None, None)
-
-
-def normalize(
-    x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, fixed: FixedStatistics | None, padding: Padding
-) -> tuple[Tensor, Tensor | None]:
-    """y, and count, mean and m2 of each statistic side by side (..., 3), without a gradient; None where fixed.
-
-    The caller must not change what the mask and the fixed statistics are made of before backward.
-    """
-    found: tuple[Tensor, Tensor | None] = _apply_function(x, weight, bias, mask, fixed, padding)
-    return found
-
-
-_apply_function: Any = OperationsNorm.apply
-
-
-def around(operator: Callable[[Tensor], Tensor], x: Tensor, mask: Mask, padding: Padding) -> Tensor:
-    """y of torch's own operator that normalizes each position by itself. autograd keeps what it keeps for that."""
-    if mask.valid is None:
-        return operator(x)
-    split = x.reshape(mask.layout.split)
-    y = operator(torch.where(mask.valid, split, 0.0).reshape(x.shape)).reshape(split.shape)
-    return torch.where(mask.valid, y, split if padding == "keep" else 0.0).reshape(x.shape)
-
-
 # ---- a part of a batch ----
 
 
@@ -422,6 +383,10 @@ class OperationsVerbs:
     mask: Mask
     padding: Padding
 
+    @property
+    def keeps_bias(self) -> bool:
+        return self.mask.norm.activation is not None
+
     def measure(self, x: Tensor) -> Tensor:
         return measure(x, self.mask)
 
@@ -431,20 +396,28 @@ class OperationsVerbs:
     def backward_sums(
         self, dy: Tensor, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        selected, deviations, statistics = self._start(dy, x, table)
+        selected, deviations, statistics = self._start(dy, x, table, weight, bias)
         sums = _sum(selected, deviations, statistics, self.mask)
         both = _statistic_sums(sums, _parameter(weight, selected, self.mask), self.mask)
         stacked = torch.stack([one.reshape(-1) for one in both], -1)
         return stacked.to(table.dtype), *_parameter_gradients(sums, self.mask, weight, bias)
 
-    def backward(self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None) -> Tensor:
-        selected, deviations, statistics = self._start(dy, x, table)
+    def backward(
+        self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
+        selected, deviations, statistics = self._start(dy, x, table, weight, bias)
         first, second = _columns(sums.to(selected.dtype), self.mask)
         weight = _parameter(weight, selected, self.mask)
         dx = _dx(selected, deviations, statistics, (first, second), self.mask, weight)
         return _finish(dx, x, self.mask, dy, self.padding)
 
-    def _start(self, dy: Tensor, x: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Statistics]:
+    def _start(
+        self, dy: Tensor, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Statistics]:
         statistics = given_statistics(table, x, self.mask)
         deviations = _subtract(_select(x, x, self.mask), statistics.origin, self.mask)
-        return _select(dy, x, self.mask), deviations, statistics
+        selected = _select(dy, x, self.mask)
+        if self.keeps_bias:
+            z = _affine(deviations, statistics, self.mask, weight, bias)
+            selected = _derive(self.mask.norm.activation, selected, z)
+        return selected, deviations, statistics

@@ -72,7 +72,13 @@ class Verbs(Protocol):
     def backward_sums(
         self, dy: Tensor, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None
     ) -> Gradients: ...
-    def backward(self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None) -> Tensor: ...
+    def backward(
+        self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor, weight: Tensor | None, bias: Tensor | None
+    ) -> Tensor: ...
+
+    @property
+    def keeps_bias(self) -> bool:
+        """Whether the gradients depend on the values of the bias, as there is an activation."""
 
 
 def _normalize(
@@ -136,13 +142,14 @@ class Call:
     """What the functions of one call share.
 
     measured          the context of Measure, which has saved x; only between the two forwards
-    output_gradient   from Apply's backward to Measure's: the number of the backward pass, x, dy and weight
+    output_gradient   from Apply's backward to Measure's: the number of the backward pass, x, dy, weight and
+                      bias
     """
 
     verbs: Verbs
     table: Tensor | None = None
     measured: Any = None
-    output_gradient: tuple[int, Tensor, Tensor, Tensor | None] | None = None
+    output_gradient: tuple[int, Tensor, Tensor, Tensor | None, Tensor | None] | None = None
 
 
 class Measure(torch.autograd.Function):
@@ -162,11 +169,11 @@ class Measure(torch.autograd.Function):
         call: Any = ctx.call
         found, call.output_gradient = call.output_gradient, None
         if found is not None and found[0] == _compat.backward_pass():
-            _, x, dy, weight = found  # a checkpoint lets each saved tensor be read once
+            _, x, dy, weight, bias = found  # a checkpoint lets each saved tensor be read once
         else:
             (x,) = ctx.saved_tensors
-            dy, weight = torch.zeros_like(x), None
-        return call.verbs.backward(dy, x, call.table, sums[:, 1:], weight), None
+            dy, weight, bias = torch.zeros_like(x), None, None
+        return call.verbs.backward(dy, x, call.table, sums[:, 1:], weight, bias), None
 
 
 class Apply(torch.autograd.Function):
@@ -176,7 +183,8 @@ class Apply(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call) -> Tensor:
         # Hooks such as save_on_cpu copy what is saved: x is saved here only if Measure has no backward.
         ctx.measured, call.measured = call.measured, None
-        ctx.save_for_backward(weight, x if ctx.measured is None else None)
+        kept = bias if call.verbs.keeps_bias else None
+        ctx.save_for_backward(weight, kept, x if ctx.measured is None else None)
         ctx.bias, ctx.call = None if bias is None else torch.empty_like(bias), call
         call.table = table.detach()
         return call.verbs.forward(x, call.table, weight, bias)
@@ -184,14 +192,15 @@ class Apply(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        weight, x = ctx.saved_tensors
+        weight, bias, x = ctx.saved_tensors
         if ctx.measured is not None:
             (x,) = ctx.measured.saved_tensors
         call: Call = ctx.call
         assert call.table is not None
-        sums, dweight, dbias = call.verbs.backward_sums(dy, x, call.table, weight, ctx.bias)
+        bias = ctx.bias if bias is None else bias
+        sums, dweight, dbias = call.verbs.backward_sums(dy, x, call.table, weight, bias)
         if ctx.needs_input_grad[0]:
-            call.output_gradient = _compat.backward_pass(), x, dy, weight
+            call.output_gradient = _compat.backward_pass(), x, dy, weight, bias
         return None, torch.cat([torch.zeros_like(sums[:, :1]), sums], 1), dweight, dbias, None
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as torch_functional
 
+from truenorm.core.activation import check_activation
 from truenorm.core.inputs import PADDINGS, Padding
 from truenorm.torch import _compat, _pooled, _running
 from truenorm.torch._batch_checks import is_single, max_count, refuse_channels, refuse_single, warn_of_empty_mask
@@ -156,10 +157,15 @@ def run_rms_norm(
     def operator(x: Tensor = input.x) -> Tensor:
         return torch_functional.rms_norm(x, shape, weight, eps)
 
-    norm = norms[1] if input.x.dtype is torch.float64 else norms[0]
+    norm = rms_norms_of(input.x, norms)
     # Elsewhere torch composes it, and keeps more than x.
     by_position = operator if input.x.is_cuda or _compat.is_exporting() else None
     return run(input, norm, weight, None, padding, shape, operator, None, (), eps, False, by_position)[0]
+
+
+def rms_norms_of(x: Any, norms: tuple[Norms, Norms]) -> Norms:
+    """Those for its dtype, which torch's choice of eps depends on."""
+    return norms[1] if isinstance(x, Tensor) and x.dtype is torch.float64 else norms[0]
 
 
 def run_group_norm(
@@ -238,7 +244,9 @@ def _call(skipped: Callable[[], Tensor | None] | None) -> Tensor | None:
     return None if skipped is None else skipped()
 
 
-def check_options(padding: str = "zero", on_single: str = "error") -> None:
+def check_options(padding: str = "zero", on_single: str = "error", activation: str | None = None) -> None:
+    if activation is not None:
+        check_activation("activation:", activation)
     if padding not in PADDINGS:
         raise ValueError(f"padding: {' or '.join(map(repr, PADDINGS))}, got {padding!r}.")
     if on_single not in get_args(OnSingle):

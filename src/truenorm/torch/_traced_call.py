@@ -17,10 +17,10 @@ __all__ = ["Proxy", "record_call"]
 NAMES = ("valid", "lengths", "offsets", "segments", "sample_weight")
 
 
-def record_call(layer: Any, input: Input, *args: Any, along: Any = None) -> Input:
+def record_call(layer: Any, input: Input, *args: Any, along: Any = None, residual: Any = None) -> Input:
     """The layer as one node of the graph, with the arguments that were given."""
     proxy: Any = input
-    ragged: dict[str, Any] = dict(zip(NAMES, args, strict=True)) | {"along": along}
+    ragged: dict[str, Any] = dict(zip(NAMES, args, strict=True)) | {"along": along, "residual": residual}
     given = {name: value for name, value in ragged.items() if value is not None}
     recorded: Input = proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(layer), (proxy,), given)
     return recorded

@@ -23,7 +23,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
 from truenorm.core.inputs import Padding
-from truenorm.torch import _runs, layers, lazy
+from truenorm.torch import _runs, layers, lazy, row_layers
 from truenorm.torch._half_life import drop_or_keep_half_life
 from truenorm.torch._layer_bases import _RaggedLayer, _TrackingLayer
 from truenorm.torch._runs import OnSingle
@@ -42,11 +42,11 @@ from truenorm.torch.reports import Change, ConversionReport, check_model, name_o
 
 COUNTERPARTS: dict[type[nn.Module], type[nn.Module]] = {
     getattr(nn, name): getattr(module, name)
-    for module in (layers, lazy)
+    for module in (layers, row_layers, lazy)
     for name in vars(module)
     if isinstance(getattr(module, name), type) and hasattr(nn, name)
 }
-OPTIONS: tuple[str, ...] = ("padding", "on_single", "half_life")
+OPTIONS: tuple[str, ...] = ("padding", "on_single", "half_life", "activation")
 MARK = "_converted_from"  # in the __dict__ of a converted layer: an Original
 
 

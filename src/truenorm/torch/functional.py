@@ -21,11 +21,13 @@ from typing import Any
 
 from torch import Tensor
 
+from truenorm.core.activation import Activation
 from truenorm.core.inputs import Padding
 from truenorm.torch import _runs
 from truenorm.torch._documentation import documented
 from truenorm.torch._inputs import Input, LengthsLike, MaskLike, UnpackedInput, VectorLike, WeightLike, unpack
 from truenorm.torch._norms import batch_norms, group_norms, instance_norms, rms_norms, row_norm
+from truenorm.torch._residual import normalize_sum
 from truenorm.torch._runs import OnSingle, check_options
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
@@ -50,6 +52,7 @@ def batch_norm(
     along: int | str | None = None,
     padding: Padding = "zero",
     on_single: OnSingle = "error",
+    activation: Activation | None = None,
 ) -> Input:
     """Batch normalization over the valid values of each channel.
 
@@ -62,7 +65,7 @@ def batch_norm(
         momentum: the weight of the batch in this update
         eps: added to the variance
         valid, lengths, offsets, segments, sample_weight, along: which positions are valid
-        padding, on_single: truenorm's own
+        padding, on_single, activation: truenorm's own
 
     Examples:
         >>> import torch
@@ -71,7 +74,7 @@ def batch_norm(
         >>> tnt.functional.batch_norm(x, None, None, training=True, lengths=[2, 1]).flatten()
         tensor([-1.2247,  0.0000,  1.2247,  0.0000])
     """
-    check_options(padding, on_single)
+    check_options(padding, on_single, activation)
     unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along)
     y, _ = _runs.run_batch_norm(
         unpacked,
@@ -85,7 +88,7 @@ def batch_norm(
         padding,
         on_single,
         None,
-        batch_norms(eps),
+        batch_norms(eps, activation),
     )
     found: Input = _repack(unpacked, y)
     return found
@@ -106,7 +109,9 @@ def layer_norm(
     sample_weight: WeightLike | None = None,
     along: int | str | None = None,
     padding: Padding = "zero",
-) -> Input:
+    activation: Activation | None = None,
+    residual: Input | None = None,
+) -> Any:
     """Layer normalization of each position over its last axes.
 
     Args:
@@ -116,7 +121,8 @@ def layer_norm(
         bias: of normalized_shape, or None
         eps: added to the variance
         valid, lengths, offsets, segments, sample_weight, along: which positions are valid
-        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+        padding, activation: truenorm's own
+        residual: added to the input before it is normalized, in its form; the result is then a pair, with the sum
 
     Examples:
         >>> import torch
@@ -126,12 +132,20 @@ def layer_norm(
         tensor([[[-1.0000,  1.0000],
                  [ 0.0000,  0.0000]]])
     """
-    check_options(padding)
+    check_options(padding, activation=activation)
     shape = tuple(normalized_shape)
-    unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
-    y = _runs.run_layer_norm(unpacked, shape, weight, bias, eps, padding, row_norm(len(shape), eps, True))
-    found: Input = _repack(unpacked, y)
-    return found
+    norms = row_norm(len(shape), eps, True, activation)
+
+    def unpacked(x: Input) -> UnpackedInput:
+        return unpack(x, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
+
+    def run(x: UnpackedInput) -> Tensor:
+        return _runs.run_layer_norm(x, shape, weight, bias, eps, padding, norms)
+
+    if residual is not None:
+        return normalize_sum(input, residual, unpacked, run, norms, weight, bias, padding, shape)
+    plain = unpacked(input)
+    return _repack(plain, run(plain))
 
 
 @documented
@@ -148,7 +162,9 @@ def rms_norm(
     sample_weight: WeightLike | None = None,
     along: int | str | None = None,
     padding: Padding = "zero",
-) -> Input:
+    activation: Activation | None = None,
+    residual: Input | None = None,
+) -> Any:
     """RMS normalization of each position over its last axes.
 
     Args:
@@ -157,7 +173,8 @@ def rms_norm(
         weight: of normalized_shape, or None
         eps: added to the mean square; None: torch's choice, which depends on the dtype
         valid, lengths, offsets, segments, sample_weight, along: which positions are valid
-        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+        padding, activation: truenorm's own
+        residual: added to the input before it is normalized, in its form; the result is then a pair, with the sum
 
     Examples:
         >>> import torch
@@ -166,12 +183,21 @@ def rms_norm(
         tensor([[[0.8485, 1.1314],
                  [0.0000, 0.0000]]])
     """
-    check_options(padding)
+    check_options(padding, activation=activation)
     shape = tuple(normalized_shape)
-    unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
-    y = _runs.run_rms_norm(unpacked, shape, weight, eps, padding, rms_norms(len(shape), eps))
-    found: Input = _repack(unpacked, y)
-    return found
+    norms = rms_norms(len(shape), eps, activation)
+
+    def unpacked(x: Input) -> UnpackedInput:
+        return unpack(x, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
+
+    def run(x: UnpackedInput) -> Tensor:
+        return _runs.run_rms_norm(x, shape, weight, eps, padding, norms)
+
+    if residual is not None:
+        own = _runs.rms_norms_of(input, norms)
+        return normalize_sum(input, residual, unpacked, run, own, weight, None, padding, shape)
+    plain = unpacked(input)
+    return _repack(plain, run(plain))
 
 
 @documented
@@ -189,6 +215,7 @@ def group_norm(
     sample_weight: WeightLike | None = None,
     along: int | str | None = None,
     padding: Padding = "zero",
+    activation: Activation | None = None,
 ) -> Input:
     """Group normalization of each sample, over its valid positions and the channels of a group.
 
@@ -199,7 +226,7 @@ def group_norm(
         bias: (c,), or None
         eps: added to the variance
         valid, lengths, offsets, segments, sample_weight, along: which positions are valid
-        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+        padding, activation: truenorm's own
 
     Examples:
         >>> import torch
@@ -208,9 +235,9 @@ def group_norm(
         >>> tnt.functional.group_norm(rows, 1, offsets=[0, 2, 3])[:, 0]
         tensor([-1.4142,  1.4142, -1.0000])
     """
-    check_options(padding)
+    check_options(padding, activation=activation)
     unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
-    y = _runs.run_group_norm(unpacked, num_groups, weight, bias, eps, padding, group_norms(num_groups, eps))
+    y = _runs.run_group_norm(unpacked, num_groups, weight, bias, eps, padding, group_norms(num_groups, eps, activation))
     found: Input = _repack(unpacked, y)
     return found
 
@@ -233,6 +260,7 @@ def instance_norm(
     sample_weight: WeightLike | None = None,
     along: int | str | None = None,
     padding: Padding = "zero",
+    activation: Activation | None = None,
 ) -> Input:
     """Instance normalization of each sample and channel, over its valid positions.
 
@@ -245,7 +273,7 @@ def instance_norm(
         momentum: the weight of the input in this update
         eps: added to the variance
         valid, lengths, offsets, segments, sample_weight, along: which positions are valid
-        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+        padding, activation: truenorm's own
 
     Examples:
         >>> import torch
@@ -253,7 +281,7 @@ def instance_norm(
         >>> tnt.functional.instance_norm(torch.tensor([[[1.0, 3.0, 99.0]]]), lengths=[2])
         tensor([[[-1.0000,  1.0000,  0.0000]]])
     """
-    check_options(padding)
+    check_options(padding, activation=activation)
     unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, sequences=True)
     y, _ = _runs.run_instance_norm(
         unpacked,
@@ -265,8 +293,8 @@ def instance_norm(
         momentum,
         eps,
         padding,
-        instance_norms(eps),
-        batch_norms(eps),
+        instance_norms(eps, activation),
+        batch_norms(eps, activation),
     )
     found: Input = _repack(unpacked, y)
     return found

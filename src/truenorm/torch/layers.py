@@ -2,7 +2,7 @@
 
 Each subclasses torch's own: constructor, attributes, `state_dict` and errors are torch's, and without the new
 arguments so are the numbers. The differences, and the reasons for them, are listed in docs/torch.md. The options
-padding, on_single and half_life are described in `_documentation.py`.
+padding, on_single, half_life and activation are described in `_documentation.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from truenorm.core.activation import Activation
 from truenorm.core.inputs import Padding
 from truenorm.torch import _norms, _running, _runs
 from truenorm.torch._batch_checks import refuse_features
@@ -32,12 +33,19 @@ class _BatchNorm(RefusesTorchSync, HalfLifeOption, _TrackingLayer):
     _stage: Exchange | None = None  # how `accumulate` and `reestimate` collect them, after that
 
     def _make_norms(self) -> NormPair:
-        return _norms.batch_norms(self.eps)
+        return _norms.batch_norms(self.eps, self.activation)
 
-    def __init__(self, *args: Any, padding: Padding = "zero", on_single: OnSingle = "error", **kwargs: Any) -> None:
-        _runs.check_options(padding, on_single)
+    def __init__(
+        self,
+        *args: Any,
+        padding: Padding = "zero",
+        on_single: OnSingle = "error",
+        activation: Activation | None = None,
+        **kwargs: Any,
+    ) -> None:
+        _runs.check_options(padding, on_single, activation)
         super().__init__(*args, **kwargs)
-        self.padding, self.on_single = padding, on_single
+        self.padding, self.on_single, self.activation = padding, on_single, activation
         self._skip_counter()
 
     @documented
@@ -101,7 +109,7 @@ class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
 
     Args:
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding, on_single, half_life: truenorm's own
+        padding, on_single, half_life, activation: truenorm's own
 
     Shape: (b, c), (b, c, t); packed rows (rows, c); jagged (b, c, t) or (b, t, c); PackedSequence
 
@@ -120,7 +128,7 @@ class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
 
     Args:
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding, on_single, half_life: truenorm's own
+        padding, on_single, half_life, activation: truenorm's own
 
     Shape: (b, c, h, w); packed rows (rows, c)
 
@@ -140,7 +148,7 @@ class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
 
     Args:
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding, on_single, half_life: truenorm's own
+        padding, on_single, half_life, activation: truenorm's own
 
     Shape: (b, c, d, h, w); packed rows (rows, c)
 
@@ -158,12 +166,14 @@ class _InstanceNorm(_TrackingLayer):
     _get_no_batch_dim: Callable[[], int]
 
     def _make_norms(self) -> Any:
-        return _norms.instance_norms(self.eps), _norms.batch_norms(self.eps)
+        return _norms.instance_norms(self.eps, self.activation), _norms.batch_norms(self.eps, self.activation)
 
-    def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        _runs.check_options(padding)
+    def __init__(
+        self, *args: Any, padding: Padding = "zero", activation: Activation | None = None, **kwargs: Any
+    ) -> None:
+        _runs.check_options(padding, activation=activation)
         super().__init__(*args, **kwargs)
-        self.padding = padding
+        self.padding, self.activation = padding, activation
         self._skip_counter()
 
     @documented
@@ -234,7 +244,7 @@ class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
 
     Args:
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+        padding, activation: truenorm's own
 
     Shape: (b, c, t), (c, t); packed rows (rows, c); jagged; PackedSequence
 
@@ -253,7 +263,7 @@ class InstanceNorm2d(_InstanceNorm, nn.InstanceNorm2d):
 
     Args:
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+        padding, activation: truenorm's own
 
     Shape: (b, c, h, w), (c, h, w); packed rows (rows, c)
 
@@ -273,7 +283,7 @@ class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
 
     Args:
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding: what comes out where nothing is valid: "zero", or "keep" for the input itself
+        padding, activation: truenorm's own
 
     Shape: (b, c, d, h, w), (c, d, h, w); packed rows (rows, c)
 
@@ -291,7 +301,8 @@ class GroupNorm(_RaggedLayer, nn.GroupNorm):
     """torch's GroupNorm: each sample by itself, over its valid positions and the channels of a group.
 
     Args:
-        num_groups, num_channels, eps, affine, device, dtype, bias, padding: as torch's, and what comes out at padding
+        num_groups, num_channels, eps, affine, device, dtype, bias: as torch's
+        padding, activation: truenorm's own
 
     Shape: (b, c, ...); packed rows (rows, c); jagged; PackedSequence
 
@@ -303,10 +314,12 @@ class GroupNorm(_RaggedLayer, nn.GroupNorm):
         True
     """
 
-    def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        _runs.check_options(padding)
+    def __init__(
+        self, *args: Any, padding: Padding = "zero", activation: Activation | None = None, **kwargs: Any
+    ) -> None:
+        _runs.check_options(padding, activation=activation)
         super().__init__(*args, **kwargs)
-        self.padding = padding
+        self.padding, self.activation = padding, activation
 
     @documented
     def forward(
@@ -335,112 +348,4 @@ class GroupNorm(_RaggedLayer, nn.GroupNorm):
         return found
 
     def _make_norms(self) -> Any:
-        return _norms.group_norms(self.num_groups, self.eps)
-
-
-@documented
-class LayerNorm(_RaggedLayer, nn.LayerNorm):
-    """torch's LayerNorm; padding comes out as 0, whatever it holds.
-
-    Args:
-        normalized_shape, eps, elementwise_affine, bias, device, dtype, padding: as torch's; what comes out at padding
-
-    Shape: (b, t, c), (..., normalized_shape); packed rows (rows, c); jagged; PackedSequence
-
-    Examples:
-        >>> import torch
-        >>> import truenorm.torch as tnt
-        >>> x = torch.tensor([[[1.0, 3.0], [float("nan"), 0.0]]])  # (b, t, c); the second position is padding
-        >>> tnt.LayerNorm(2)(x, lengths=[1]).data
-        tensor([[[-1.0000,  1.0000],
-                 [ 0.0000,  0.0000]]])
-    """
-
-    def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        _runs.check_options(padding)
-        super().__init__(*args, **kwargs)
-        self.padding = padding
-
-    @documented
-    def forward(
-        self,
-        input: Input,
-        valid: MaskLike | None = None,
-        lengths: LengthsLike | None = None,
-        offsets: VectorLike | None = None,
-        segments: VectorLike | None = None,
-        sample_weight: WeightLike | None = None,
-        *,
-        along: int | str | None = None,
-    ) -> Input:
-        """The normalized input, in its own form: a tensor, a jagged tensor or a PackedSequence.
-
-        Args:
-            input: (..., normalized_shape); jagged; PackedSequence
-            valid, lengths, offsets, segments, sample_weight, along: which positions are valid
-        """
-        if isinstance(input, Proxy):
-            return record_call(self, input, valid, lengths, offsets, segments, sample_weight, along=along)
-        unpacked = unpack(input, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
-        weight, bias = self._affine()
-        shape = self.normalized_shape
-        y: Any = _runs.run_layer_norm(unpacked, shape, weight, bias, self.eps, self.padding, self._norms)
-        found: Input = y if unpacked.repack is None else unpacked.repack(y)
-        return found
-
-    def _make_norms(self) -> Any:
-        return _norms.row_norm(len(self.normalized_shape), self.eps, True)
-
-
-@documented
-class RMSNorm(_RaggedLayer, nn.RMSNorm):
-    """torch's RMSNorm; padding comes out as 0, whatever it holds.
-
-    Args:
-        normalized_shape: the sizes of the last axes, which are averaged over
-        eps: added to the mean square; None: torch's choice, which depends on the dtype
-        elementwise_affine, device, dtype, padding: as torch's, and what comes out at padding
-
-    Shape: (b, t, c), (..., normalized_shape); packed rows (rows, c); jagged; PackedSequence
-
-    Examples:
-        >>> import torch
-        >>> import truenorm.torch as tnt
-        >>> tnt.RMSNorm(2)(torch.tensor([[[3.0, 4.0], [float("nan"), 0.0]]]), lengths=[1]).data
-        tensor([[[0.8485, 1.1314],
-                 [0.0000, 0.0000]]])
-    """
-
-    def __init__(self, *args: Any, padding: Padding = "zero", **kwargs: Any) -> None:
-        _runs.check_options(padding)
-        super().__init__(*args, **kwargs)
-        self.padding = padding
-
-    @documented
-    def forward(
-        self,
-        x: Input,
-        valid: MaskLike | None = None,
-        lengths: LengthsLike | None = None,
-        offsets: VectorLike | None = None,
-        segments: VectorLike | None = None,
-        sample_weight: WeightLike | None = None,
-        *,
-        along: int | str | None = None,
-    ) -> Input:
-        """The normalized input, in its own form: a tensor, a jagged tensor or a PackedSequence.
-
-        Args:
-            x: (..., normalized_shape); jagged; PackedSequence
-            valid, lengths, offsets, segments, sample_weight, along: which positions are valid
-        """
-        if isinstance(x, Proxy):
-            return record_call(self, x, valid, lengths, offsets, segments, sample_weight, along=along)
-        unpacked = unpack(x, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
-        weight, _ = self._affine()
-        y: Any = _runs.run_rms_norm(unpacked, self.normalized_shape, weight, self.eps, self.padding, self._norms)
-        found: Input = y if unpacked.repack is None else unpacked.repack(y)
-        return found
-
-    def _make_norms(self) -> Any:
-        return _norms.rms_norms(len(self.normalized_shape), self.eps)
+        return _norms.group_norms(self.num_groups, self.eps, self.activation)

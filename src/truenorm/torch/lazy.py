@@ -42,7 +42,7 @@ class LazyBatchNorm1d(_Lazy, _BatchNorm, nn.LazyBatchNorm1d):
 
     Args:
         eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding, on_single, half_life: truenorm's own
+        padding, on_single, half_life, activation: truenorm's own
 
     Examples:
         >>> import torch
@@ -62,7 +62,7 @@ class LazyBatchNorm2d(_Lazy, _BatchNorm, nn.LazyBatchNorm2d):
 
     Args:
         eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding, on_single, half_life: truenorm's own
+        padding, on_single, half_life, activation: truenorm's own
 
     Examples:
         >>> import torch
@@ -82,7 +82,7 @@ class LazyBatchNorm3d(_Lazy, _BatchNorm, nn.LazyBatchNorm3d):
 
     Args:
         eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding, on_single, half_life: truenorm's own
+        padding, on_single, half_life, activation: truenorm's own
 
     Examples:
         >>> import torch
@@ -101,7 +101,8 @@ class LazyInstanceNorm1d(_Lazy, _InstanceNorm, nn.LazyInstanceNorm1d):
     """torch's LazyInstanceNorm1d: it becomes an `InstanceNorm1d` at its first call, which shows the number of channels.
 
     Args:
-        eps, momentum, affine, track_running_stats, device, dtype, bias, padding: as torch's; what comes out at padding
+        eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding, activation: truenorm's own
 
     Examples:
         >>> import torch
@@ -120,7 +121,8 @@ class LazyInstanceNorm2d(_Lazy, _InstanceNorm, nn.LazyInstanceNorm2d):
     """torch's LazyInstanceNorm2d: it becomes an `InstanceNorm2d` at its first call, which shows the number of channels.
 
     Args:
-        eps, momentum, affine, track_running_stats, device, dtype, bias, padding: as torch's; what comes out at padding
+        eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding, activation: truenorm's own
 
     Examples:
         >>> import torch
@@ -139,7 +141,8 @@ class LazyInstanceNorm3d(_Lazy, _InstanceNorm, nn.LazyInstanceNorm3d):
     """torch's LazyInstanceNorm3d: it becomes an `InstanceNorm3d` at its first call, which shows the number of channels.
 
     Args:
-        eps, momentum, affine, track_running_stats, device, dtype, bias, padding: as torch's; what comes out at padding
+        eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
+        padding, activation: truenorm's own
 
     Examples:
         >>> import torch

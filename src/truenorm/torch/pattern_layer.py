@@ -87,11 +87,11 @@ class Normalize(_TrackingLayer, nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         value = as_norm(value) if name == "norm" else value
         super().__setattr__(name, value)
-        if name == "norm":  # with its own eps; `layer.eps = ...` changes it
-            self.eps = value.eps
+        if name == "norm":  # with its own eps and activation; `layer.eps = ...` changes it
+            self.eps, self.activation = value.eps, value.activation
 
     def _make_norms(self) -> Norms:
-        return text_of(replace(self.norm, eps=self.eps)), None
+        return text_of(replace(self.norm, eps=self.eps, activation=self.activation)), None
 
     def extra_repr(self) -> str:
         """How the layer prints."""

@@ -31,12 +31,11 @@ from truenorm.torch.layers import (
     BatchNorm2d,
     BatchNorm3d,
     GroupNorm,
-    LayerNorm,
-    RMSNorm,
     _BatchNorm,
     _InstanceNorm,
 )
 from truenorm.torch.pattern_layer import Normalize
+from truenorm.torch.row_layers import LayerNorm, RMSNorm
 
 Kind = Literal["group", "layer", "rms", "frozen"]
 MOST_GROUPS = 32  # the usual number
@@ -71,7 +70,7 @@ class FrozenBatchNorm1d(FrozenBatchNorm, BatchNorm1d):
 
     Args:
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding, on_single, half_life: as for `BatchNorm1d`
+        padding, on_single, half_life, activation: as for `BatchNorm1d`
 
     Examples:
         >>> import torch
@@ -91,7 +90,7 @@ class FrozenBatchNorm2d(FrozenBatchNorm, BatchNorm2d):
 
     Args:
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding, on_single, half_life: as for `BatchNorm2d`
+        padding, on_single, half_life, activation: as for `BatchNorm2d`
 
     Examples:
         >>> import torch
@@ -111,7 +110,7 @@ class FrozenBatchNorm3d(FrozenBatchNorm, BatchNorm3d):
 
     Args:
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as torch's
-        padding, on_single, half_life: as for `BatchNorm3d`
+        padding, on_single, half_life, activation: as for `BatchNorm3d`
 
     Examples:
         >>> import torch
@@ -148,6 +147,8 @@ def reason_to_keep_kind(layer: nn.Module) -> str | None:
     """Why a layer has to stay what it is: another class would not know what was set on it."""
     if getattr(layer, "frozen", False):
         return "frozen: call thaw(model) first"
+    if getattr(layer, "activation", None) is not None:
+        return "has an activation, which would be lost: set it to None first"
     # What `together` has left does not count: it only serves recomputations.
     shared = isinstance(vars(layer).get("_exchange"), ProcessExchange)
     return "synchronized: call unsync(model) first" if shared else None
@@ -213,7 +214,7 @@ def _make(layer: Any, to: Kind, groups: int | None, channels: int, name: str) ->
 
 def _take_over(layer: nn.Module, new: nn.Module, original: Original) -> None:
     """The class and attributes of `new`; the parameters stay, running statistics are set aside."""
-    own, kept = vars(layer), {*vars(nn.Module()), "padding", "weight", "bias"}
+    own, kept = vars(layer), {*vars(nn.Module()), "padding", "activation", "weight", "bias"}
     for name, value in vars(new).items():
         if name in kept:
             continue

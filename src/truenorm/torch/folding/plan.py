@@ -279,6 +279,8 @@ def _reason_of_norm(norm: Any) -> str | None:
         return "without running statistics: its statistics are those of each batch"
     if parametrize.is_parametrized(norm):
         return "parametrized: remove_parametrizations first"
+    if getattr(norm, "activation", None) is not None:
+        return "has an activation: use a layer of its own for that"
     if _has_hooks(norm):
         return "has hooks"
     return None if affine_is_defined(norm) else "a variance plus eps is not above 0"

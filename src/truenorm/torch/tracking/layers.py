@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from truenorm.torch._compat import keywords_of_call
 from truenorm.torch._layer_bases import _RaggedLayer
-from truenorm.torch.layers import GroupNorm, LayerNorm, RMSNorm
+from truenorm.torch.layers import GroupNorm
 from truenorm.torch.pattern_layer import Normalize
+from truenorm.torch.row_layers import LayerNorm, RMSNorm
 from truenorm.torch.tracking.calls import tensors_in
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.normalization import valid_or_lengths

@@ -89,6 +89,8 @@ def find_verbs(
     """x as the kernels read it, their launches, and copies of ragged; or the reason why there are none."""
     norm = norm_from_text(norms[0])
     check_ragged(norm, x.shape, ragged)
+    if norm.activation is not None:
+        return "no kernel in Triton for an activation"
     from truenorm.torch.triton.plan import find_plan, find_valid
     from truenorm.torch.triton.verbs import TritonVerbs
 

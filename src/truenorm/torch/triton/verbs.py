@@ -84,7 +84,19 @@ class TritonVerbs:
             dbias, dweight = found.sum(0).unbind(-1)
         return sums.reshape(-1, 2), _as_like(dweight, weight), _as_like(dbias, bias)
 
-    def backward(self, dy: Tensor, x: Tensor, table: Tensor, sums: Tensor | None, weight: Tensor | None) -> Tensor:
+    @property
+    def keeps_bias(self) -> bool:
+        return False  # there are no activations
+
+    def backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        table: Tensor,
+        sums: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         """sums: of the statistics, None if these are fixed."""
         x = in_order(x, self.channels_last)
         dx, dy = torch.empty_like(x), _as_in_memory(dy, x)
