@@ -109,6 +109,7 @@ bench-all: $(DEV) ## Measure everything in fifteen minutes and write it into REA
 	@$(BIN)/python bench/startup.py
 	@$(BIN)/python -m bench --record
 	@$(BIN)/python -m bench.sweeps --write docs/speed.md
+	@$(BIN)/python -m bench.neighbours --write docs/speed.md
 	@$(BIN)/python -m bench.calls --write docs/speed.md
 	@$(BIN)/python -m bench.steps --write docs/lab.md
 	@$(BIN)/python -m bench.layers --write docs/torch.md
