@@ -202,6 +202,10 @@ PATTERN_ERRORS: list[tuple[Call, str, str, str]] = [
 
 VALUE_ERRORS: list[tuple[Call, str]] = [
     (
+        lambda: Norm("[c]", activation="elu"),  # type: ignore[arg-type]
+        "Norm: activation is 'relu', 'gelu', 'silu', 'tanh' or None, got 'elu'.",
+    ),
+    (
         lambda: Norm("[c]", eps=True),
         "Norm: eps is a finite number >= 0, got True. The usual one is 1e-5.",
     ),

@@ -282,3 +282,8 @@ def test_padding_changes_the_sentences_by_known_amounts() -> None:
     assert_allclose(valid.normalize()[examples.HOW], [0.778462, 1.831817, -1.415055], atol=5e-7)
     assert [method.change(32) for method in (valid, layer)] == [0.0, 0.0]
     assert all_rows.normalize(32)[examples.HOW][2] > 0 > valid.normalize(32)[examples.HOW][2]
+
+
+def test_an_activation_is_refused() -> None:
+    with pytest.raises(ValueError, match="explain: a norm without activation, got 'relu'"):
+        tn.explain([[1.0], [2.0]], tn.batch(activation="relu"))
