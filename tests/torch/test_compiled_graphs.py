@@ -9,10 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch.autograd import forward_ad  # noqa: E402
+
 import truenorm as tn  # noqa: E402
 import truenorm.torch as tnt  # noqa: E402
 from truenorm.torch import _formula, _library  # noqa: E402
 
+func: Any = torch.func  # its types take no lambda
 BATCH, CHANNELS, STEPS = 3, 4, 6
 LENGTHS = torch.tensor([6, 2, 3])
 LAYERS: dict[str, Callable[[], Any]] = {
@@ -334,3 +337,63 @@ def test_second_derivatives_inside_a_graph(form: str, path: str, request: pytest
         request.getfixturevalue("inlined")
     with torch._dynamo.config.patch(trace_autograd_ops=True):
         torch.testing.assert_close(gradients(torch.compile(penalty, fullgraph=True, backend="aot_eager")), expected)
+
+
+def power(layer: Any, ragged: dict[str, Any]) -> Callable[..., Any]:
+    def call(x: Any) -> Any:
+        return layer(x, **ragged).pow(3).sum((1, 2))
+
+    return call
+
+
+TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "jvp": lambda call, x, v: func.jvp(call, (x,), (v,)),
+    "grad": lambda call, x, v: func.grad(lambda one: call(one) @ v[:, 0, 0])(x),
+    "jvp of grad": lambda call, x, v: func.jvp(func.grad(lambda one: call(one).sum()), (x,), (v,)),
+    "jacfwd": lambda call, x, v: func.jacfwd(call)(x),
+    "hessian": lambda call, x, v: func.hessian(lambda one: call(one).sum())(x),
+}
+
+
+@pytest.mark.parametrize("form", ["nothing", "lengths"])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_inside_a_graph(name: str, form: str) -> None:
+    call = power(make("group").double().requires_grad_(False), FORMS[form])
+    x, v = draw(BATCH, CHANNELS, STEPS).double(), draw(BATCH, CHANNELS, STEPS, seed=1).double()
+    compiled = torch.compile(lambda x, v: TRANSFORMS[name](call, x, v), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, v), TRANSFORMS[name](call, x, v))
+
+
+def test_vmap_inside_a_graph() -> None:
+    layer, x = make("layer"), draw(BATCH, STEPS, CHANNELS)
+    compiled = torch.compile(lambda x: func.vmap(lambda one: layer(one))(x), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_forward_mode_and_running_statistics() -> None:
+    """Their update breaks the graph."""
+    layer = make("batch").requires_grad_(False)
+    twin, x, v = copy.deepcopy(layer), draw(BATCH, CHANNELS, STEPS), draw(BATCH, CHANNELS, STEPS, seed=1)
+
+    def derivative(layer: Any, x: Any, v: Any) -> Any:
+        return func.jvp(power(layer, FORMS["lengths"]), (x,), (v,))
+
+    found = torch.compile(derivative, backend="aot_eager")(twin, x, v)
+    torch.testing.assert_close(found, derivative(layer, x, v))
+    torch.testing.assert_close(twin.state_dict(), layer.state_dict())
+
+
+@pytest.mark.parametrize("form", ["nothing", "lengths"])
+def test_a_tangent_from_outside_is_right_or_refused_and_never_lost(form: str) -> None:
+    """torch 2.15 leaves the graph there; older versions call the operator with it."""
+    layer = make("group").requires_grad_(False)
+    call, x, v = power(layer, FORMS[form]), draw(BATCH, CHANNELS, STEPS), draw(BATCH, CHANNELS, STEPS, seed=1)
+    expected = func.jvp(call, (x,), (v,))[1]
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, v)
+        try:
+            found = forward_ad.unpack_dual(torch.compile(call, backend="aot_eager")(dual)).tangent
+        except Exception as error:
+            assert "got forward mode" in str(error)  # noqa: PT017 - torch wraps it in errors of its own
+            return
+    torch.testing.assert_close(found, expected)

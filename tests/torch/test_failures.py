@@ -211,6 +211,14 @@ def test_28_an_empty_batch_changes_nothing(shape: tuple[int, ...]) -> None:
     assert all(torch.equal(layer.state_dict()[key], value) for key, value in before.items())
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 9), (3, 4, 0), (3, 0, 9)])
+def test_group_norm_of_nothing_is_empty(shape: tuple[int, ...]) -> None:
+    x = torch.empty(shape, requires_grad=True)
+    y = tnt.functional.group_norm(x, 2)
+    y.sum().backward()
+    assert y.shape == x.grad.shape == shape
+
+
 def test_30_33_arguments_that_make_no_sense_are_refused() -> None:
     for groups in (0, -1, 4):
         with pytest.raises((ValueError, ZeroDivisionError, RuntimeError)):

@@ -76,7 +76,7 @@ def _refuse_forward_mode() -> None:
     if _compat.in_forward_mode():
         raise RuntimeError(
             "truenorm::normalize: reverse-mode derivatives in a compiled or exported graph, got forward mode. "
-            "Call the layer in eager mode."
+            "Call torch.func.jvp inside of the compiled function, or the layer in eager mode."
         )
 
 
@@ -195,7 +195,7 @@ def run(
 
 def is_inlined(x: Tensor, ragged: Ragged, fixed: FixedStatistics | None) -> bool:
     """Whether a graph gets torch operations, and not the operator that calls a kernel: docs/decisions/0011."""
-    if not x.is_cpu:
+    if not x.is_cpu or _compat.transform_is_active():  # the operator knows no transforms
         return True
     constants = [ragged.sample_weight] if fixed is None else [fixed.mean, fixed.var]
     return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in constants)
