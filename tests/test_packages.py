@@ -66,10 +66,17 @@ def test_a_run_of_the_tests_is_one_cell_of_the_table(tmp_path: Path) -> None:
     last = "3 failed, 1043 passed, 12 skipped, 9 deselected in 61.20s (0:01:01)"
     assert versions.counts(f"....\n{last}\n") == "3 failed, 1043 passed, 12 skipped"
     assert versions.counts("Killed") == versions.counts("") == "did not end"
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{versions.BEGIN}old\n{versions.END}\nafter\n")
-    versions.write(page, "| new |\n")
-    assert page.read_text() == f"before\n{versions.BEGIN}| new |\n{versions.END}\nafter\n"
+
+
+def test_a_run_of_one_row_keeps_the_others(tmp_path: Path) -> None:
+    keys = ("python", "numpy", "torch", "tensors", "tests", "date")
+    before, after = ({row.name: dict.fromkeys(keys, f"{row.python}.{i}") for row in versions.ROWS} for i in (1, 2))
+    page, row = tmp_path / "page.md", versions.ROWS[1]
+    page.write_text(f"before\n{versions.BEGIN}{versions.table(before)}{versions.END}\nafter\n")
+    versions.write(page, {row.name: after[row.name]})
+    expected = versions.table(before | {row.name: after[row.name]})
+    assert len(expected.splitlines()) == 2 + len(versions.ROWS)
+    assert page.read_text() == f"before\n{versions.BEGIN}{expected}{versions.END}\nafter\n"
 
 
 @pytest.mark.skipif(not Path("/usr/bin/cc").exists(), reason="there is no C compiler")
