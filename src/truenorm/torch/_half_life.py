@@ -104,11 +104,8 @@ class HalfLifeOption:
         module: Any = super()
         module._load_from_state_dict(state_dict, prefix, *args)
 
-    def _weight_of_batch(self, counter: Tensor | None) -> Any:
-        if self.half_life is not None:
-            return HalfLife(self.half_life, self.num_values_tracked)
-        layer: Any = super()
-        return layer._weight_of_batch(counter)
+    def _weight_by_half_life(self) -> HalfLife | None:
+        return None if self.half_life is None else HalfLife(self.half_life, self.num_values_tracked)
 
     def extra_repr(self) -> str:
         """half_life in the place of the momentum that is not used."""

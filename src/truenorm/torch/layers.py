@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from truenorm.core.activation import Activation
 from truenorm.core.inputs import Padding
@@ -47,6 +47,9 @@ class _BatchNorm(RefusesTorchSync, HalfLifeOption, _TrackingLayer):
         super().__init__(*args, **kwargs)
         self.padding, self.on_single, self.activation = padding, on_single, activation
         self._skip_counter()
+
+    def _weight_of_batch(self, counter: Tensor | None) -> Any:
+        return self._weight_by_half_life() or super()._weight_of_batch(counter)
 
     @documented
     def forward(
