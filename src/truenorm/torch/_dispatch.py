@@ -177,11 +177,9 @@ if native is not None:
 def _why_no_kernels() -> str:
     if native is None:
         return "the kernels are not built"
-    return (
-        "the reference engine is chosen"
-        if engine.compiled() is None
-        else "the kernels cannot read this torch's tensors"
-    )
+    if engine.compiled() is None:
+        return "the reference engine is chosen"
+    return "the kernels cannot read this torch's tensors"
 
 
 @lru_cache(maxsize=512)
@@ -224,9 +222,8 @@ def _masked_call(
     x: Tensor, norms: Norms, weight: Tensor | None, bias: Tensor | None, ragged: Ragged, padding: Padding
 ) -> Found | str:
     """The call of a kernel with any ragged arguments; checks them."""
-    for one in (weight, bias):
-        if one is not None and not (is_readable(one) and one.is_contiguous()):
-            return "weight or bias cannot be read in place"
+    if any(one is not None and not (is_readable(one) and one.is_contiguous()) for one in (weight, bias)):
+        return "weight or bias cannot be read in place"
     found = masked_kernel(x, norms, ragged)
     if isinstance(found, str):
         return found

@@ -150,14 +150,17 @@ def run_rms_norm(
     input: UnpackedInput,
     shape: tuple[int, ...],
     weight: Tensor | None,
+    bias: Tensor | None,
     eps: float | None,
     padding: Padding,
     norms: tuple[Norms, Norms],
 ) -> Tensor:
+    """bias: None; here for the arguments of `run_layer_norm`."""
+
     def operator(x: Tensor = input.x) -> Tensor:
         return torch_functional.rms_norm(x, shape, weight, eps)
 
-    norm = rms_norms_of(input.x, norms)
+    norm = norms[1] if input.x.dtype is torch.float64 else norms[0]  # `rms_norms_of`, without a call
     # Elsewhere torch composes it, and keeps more than x.
     by_position = operator if input.x.is_cuda or _compat.is_exporting() else None
     return run(input, norm, weight, None, padding, shape, operator, None, (), eps, False, by_position)[0]

@@ -191,7 +191,7 @@ def rms_norm(
         return unpack(x, valid, lengths, offsets, segments, sample_weight, along, rows_only=True)
 
     def run(x: UnpackedInput) -> Tensor:
-        return _runs.run_rms_norm(x, shape, weight, eps, padding, norms)
+        return _runs.run_rms_norm(x, shape, weight, None, eps, padding, norms)
 
     if residual is not None:
         own = _runs.rms_norms_of(input, norms)

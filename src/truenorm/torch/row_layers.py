@@ -22,7 +22,8 @@ class _RowNorm(_RaggedLayer):
     """What both share: the call with a residual."""
 
     normalized_shape: tuple[int, ...]
-    _run: Callable[[UnpackedInput], Tensor]
+    eps: Any
+    _run: Callable[..., Tensor]
 
     if TYPE_CHECKING:
 
@@ -60,11 +61,12 @@ class _RowNorm(_RaggedLayer):
         def unpacked(x: Any) -> UnpackedInput:
             return unpack(x, *given, along=along, rows_only=True)
 
-        weight, bias = self._affine()
+        def normalize(x: UnpackedInput) -> Tensor:
+            return self._run(x, shape, weight, bias, self.eps, self.padding, self._norms)
+
+        (weight, bias), shape = self._affine(), self.normalized_shape
         norms = self._norms_of(input)
-        return normalize_sum(
-            input, residual, unpacked, self._run, norms, weight, bias, self.padding, self.normalized_shape
-        )
+        return normalize_sum(input, residual, unpacked, normalize, norms, weight, bias, self.padding, shape)
 
     def _norms_of(self, input: Any) -> Norms:
         found: Norms = self._norms
@@ -89,6 +91,8 @@ class LayerNorm(_RowNorm, nn.LayerNorm):
         tensor([[[-1.0000,  1.0000],
                  [ 0.0000,  0.0000]]])
     """
+
+    _run = staticmethod(_runs.run_layer_norm)
 
     def __init__(
         self, *args: Any, padding: Padding = "zero", activation: Activation | None = None, **kwargs: Any
@@ -125,12 +129,9 @@ class LayerNorm(_RowNorm, nn.LayerNorm):
         if residual is not None:
             return self._normalize_sum(input, residual, given, along)
         unpacked = unpack(input, *given, along=along, rows_only=True)
-        y: Any = self._run(unpacked)
-        return y if unpacked.repack is None else unpacked.repack(y)
-
-    def _run(self, input: UnpackedInput) -> Tensor:
         weight, bias = self._affine()
-        return _runs.run_layer_norm(input, self.normalized_shape, weight, bias, self.eps, self.padding, self._norms)
+        y: Any = self._run(unpacked, self.normalized_shape, weight, bias, self.eps, self.padding, self._norms)
+        return y if unpacked.repack is None else unpacked.repack(y)
 
     def _make_norms(self) -> Any:
         return _norms.row_norm(len(self.normalized_shape), self.eps, True, self.activation)
@@ -155,6 +156,8 @@ class RMSNorm(_RowNorm, nn.RMSNorm):
         tensor([[[0.8485, 1.1314],
                  [0.0000, 0.0000]]])
     """
+
+    _run = staticmethod(_runs.run_rms_norm)
 
     def __init__(
         self, *args: Any, padding: Padding = "zero", activation: Activation | None = None, **kwargs: Any
@@ -191,12 +194,9 @@ class RMSNorm(_RowNorm, nn.RMSNorm):
         if residual is not None:
             return self._normalize_sum(x, residual, given, along)
         unpacked = unpack(x, *given, along=along, rows_only=True)
-        y: Any = self._run(unpacked)
+        weight, bias = self._affine()
+        y: Any = self._run(unpacked, self.normalized_shape, weight, bias, self.eps, self.padding, self._norms)
         return y if unpacked.repack is None else unpacked.repack(y)
-
-    def _run(self, input: UnpackedInput) -> Tensor:
-        weight, _ = self._affine()
-        return _runs.run_rms_norm(input, self.normalized_shape, weight, self.eps, self.padding, self._norms)
 
     def _make_norms(self) -> Any:
         return _norms.rms_norms(len(self.normalized_shape), self.eps, self.activation)
