@@ -109,6 +109,13 @@ def _run_until_broken(
     submitted: dict[Future[tuple[bytes, float]], Trial] = {}
     broken: list[Trial] = []
     checked, said = time.monotonic(), ""  # when the workers were checked, and what was last said about them
+
+    def check() -> None:
+        nonlocal checked, said
+        checked = time.monotonic()
+        if (problem := workers.check()) not in (None, said):
+            handlers.on_event(said := str(problem))
+
     while True:
         while not broken and len(submitted) < workers.count + workers.ahead:
             trial = queue.take(submitted.values())
@@ -123,12 +130,11 @@ def _run_until_broken(
                     raise
                 raise ValueError(CLUSTER_LOST) from None  # a closed client
         if not submitted:
+            check()
             return broken
         done, _ = wait(submitted, CHECK_SECONDS, FIRST_COMPLETED)
-        if (now := time.monotonic()) >= checked + CHECK_SECONDS:
-            checked = now
-            if (problem := workers.check()) not in (None, said):
-                handlers.on_event(said := str(problem))
+        if time.monotonic() >= checked + CHECK_SECONDS:
+            check()
         for future in done:
             trial = submitted.pop(future)
             try:
