@@ -28,10 +28,11 @@ import hypothesis
 import numpy as np
 import pytest
 
-MODULES = ("moments", "inputs", "reference", "mask", "lengths", "packed", "running", "layout")
-_NAMES = "errors_mask errors_pattern errors_moments along packed layout degenerate edges segments law oracle"
+MODULES = ("moments", "inputs", "reference", "mask", "lengths", "packed", "running", "layout", "activation")
+_ERRORS = "errors_mask errors_packed errors_pattern errors_moments"
+_NAMES = f"{_ERRORS} along packed layout degenerate edges segments law oracle"
 TESTS = _NAMES.split()  # quick ones first
-TESTS_OF = {"running": ("running",)}  # of these modules, instead of TESTS
+TESTS_OF = {"running": ("running",), "activation": ("activation", "errors_pattern")}  # of these, instead of TESTS
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = 2
 TIME_LIMIT = 5  # seconds of CPU time for one test: stops a mutant with an endless loop

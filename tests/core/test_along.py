@@ -79,6 +79,13 @@ def test_another_axis_may_be_named_t() -> None:
     assert_same(outputs(spares[1], spares[0], lengths=ROWS, along="h"), outputs(spares[1], spares[0], valid=valid))
 
 
+def test_a_pattern_may_have_no_channels() -> None:
+    x = RNG.normal(size=(3, 4, 5))
+    valid = np.broadcast_to(np.arange(4)[:, None] < ROWS[:, None, None], x.shape)
+    expected = tn.forward(x, "b [h] w", valid=valid).y
+    assert_same_bits(tn.forward(x, "b [h] w", lengths=ROWS, along="h").y, expected, "y")
+
+
 @pytest.mark.parametrize(("pattern", "affine"), [("b h [w] c", "h c"), ("b h [w] (g [c])", "h (g c)")])
 def test_affine_axes_and_sizes_keep_their_names(pattern: str, affine: str) -> None:
     x, weight = RNG.normal(size=(3, 4, 5, 2)), RNG.normal(size=(4, 2))

@@ -1,4 +1,4 @@
-"""The messages for x, valid, lengths, along, offsets, segments and sample_weight, with their full texts."""
+"""The messages for x, valid, lengths, along, sample_weight and combinations, with their full texts."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from errors import Call, assert_message, untested_raises
 
 import truenorm
-from truenorm.core import arrays, lengths, mask, packed
+from truenorm.core import arrays, lengths, mask
 
 # Untyped: most of these calls are wrong on purpose.
 tn: Any = truenorm
@@ -152,89 +152,6 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "Use valid= instead, or name the axes in the pattern.",
     ),
     (
-        lambda: tn.measure(X, Norm("[b t] c"), offsets=[0, 2]),
-        "offsets needs packed x of shape (rows, c) or (1, rows, c), got shape (2, 4, 3). For padded x pass lengths=.",
-    ),
-    (
-        lambda: tn.measure(ROWS, Norm("b [t] h c"), segments=[0] * 5),
-        "segments needs packed x of shape (rows, h, c) or (1, rows, h, c), got shape (5, 3). "
-        "For padded x pass lengths=.",
-    ),
-    (
-        lambda: tn.measure(ROWS[0], tn.instance(), segments=[0] * 3),
-        "segments needs packed x of shape (rows, ..., c) or (1, rows, ..., c), got shape (3,). "
-        "For padded x pass lengths=.",
-    ),
-    *(
-        (
-            lambda norm=norm: tn.measure(ROWS, norm, segments=[0, 1]),
-            "segments must have the shape (5,), one id for each row of x of shape (5, 3), got (2,).",
-        )
-        for norm in (tn.batch(), tn.instance(), tn.layer())
-    ),
-    (
-        lambda: tn.measure(ROWS[None], tn.instance(), segments=[[0] * 5]),
-        "segments must have the shape (5,), one id for each row of x of shape (1, 5, 3), got (1, 5).",
-    ),
-    (
-        lambda: tn.measure(ROWS, tn.instance(), segments=[0.0] * 5),
-        "segments must hold integers, got dtype float64. A mask belongs in valid=.",
-    ),
-    (
-        lambda: tn.measure(ROWS, tn.batch(), segments=[True] * 5),
-        "segments must hold integers, got dtype bool. A mask belongs in valid=.",
-    ),
-    (
-        lambda: tn.measure(ROWS, tn.batch(), offsets=[0, 3]),
-        "offsets must rise from 0 to 5, the number of rows of x, got [0, 3]. "
-        "Pass the cumulative lengths with a 0 in front.",
-    ),
-    (
-        lambda: tn.measure(ROWS, tn.batch(), offsets=[1, 5]),
-        "offsets must rise from 0 to 5, the number of rows of x, got [1, 5]. "
-        "Pass the cumulative lengths with a 0 in front.",
-    ),
-    (
-        lambda: tn.measure(ROWS, tn.batch(), offsets=[0, 3, 2, 5]),
-        "offsets must rise from 0 to 5, the number of rows of x, got [0, 3, 2, 5]. "
-        "Pass the cumulative lengths with a 0 in front.",
-    ),
-    (
-        lambda: tn.measure(ROWS, tn.batch(), offsets=[]),
-        "offsets must rise from 0 to 5, the number of rows of x, got []. "
-        "Pass the cumulative lengths with a 0 in front.",
-    ),
-    (
-        lambda: tn.measure(ROWS, Norm("b [h w] c"), offsets=[0, 5]),
-        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('b [h w] c'). "
-        "Packed rows merge b and t: pad x, and pass lengths= or valid=.",
-    ),
-    (
-        lambda: tn.measure(ROWS, Norm("[b] (t c)", sizes={"t": 1}), offsets=[0, 5]),
-        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('[b] (t c)', "
-        "sizes={'t': 1}). Packed rows merge b and t: pad x, and pass lengths= or valid=.",
-    ),
-    (
-        lambda: tn.measure(ROWS, Norm("[t] c"), offsets=[0, 5]),
-        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('[t] c'). "
-        "Packed rows merge b and t: pad x, and pass lengths= or valid=.",
-    ),
-    (
-        lambda: tn.measure(ROWS, Norm("b [t] c", affine="b c"), offsets=[0, 5]),
-        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('b [t] c', affine='b c'). "
-        "Packed rows merge b and t: pad x, and pass lengths= or valid=.",
-    ),
-    (
-        lambda: tn.measure(ROWS, Norm("b [t]"), offsets=[0, 5]),
-        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('b [t]'). "
-        "Packed rows merge b and t: pad x, and pass lengths= or valid=.",
-    ),
-    (
-        lambda: tn.measure(ROWS, Norm("b [c]"), offsets=[0, 5]),
-        "offsets needs a pattern with axes b and t and channels c of their own, got Norm('b [c]'). "
-        "Packed rows merge b and t: pad x, and pass lengths= or valid=.",
-    ),
-    (
         lambda: tn.measure(ROWS, tn.instance(), offsets=[0, 2, 5], sample_weight=np.ones(4)),
         "sample_weight must have the shape (5,), one for each packed row, got (4,).",
     ),
@@ -364,16 +281,6 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         lambda: tn.measure(X, tn.batch(), lengths=[True, False]),
         "lengths must hold integers, got dtype bool. A mask belongs in valid=.",
     ),
-    (
-        lambda: tn.measure(ROWS, tn.batch(), offsets=[0.0, 5.0]),
-        "offsets must be a vector of integers, got shape (2,) and dtype float64. "
-        "Pass the cumulative lengths with a 0 in front.",
-    ),
-    (
-        lambda: tn.measure(ROWS, tn.batch(), offsets=[[0, 5]]),
-        "offsets must be a vector of integers, got shape (1, 2) and dtype int64. "
-        "Pass the cumulative lengths with a 0 in front.",
-    ),
 ]
 TYPE_ERRORS: list[tuple[Call, str]] = [
     *(
@@ -431,7 +338,7 @@ def test_wrong_types_of_a_mask_have_a_message(call: Call, text: str) -> None:
 
 
 def test_every_error_of_a_mask_is_in_the_tables() -> None:
-    assert not untested_raises((arrays, lengths, mask, packed), [call for call, *_ in VALUE_ERRORS + TYPE_ERRORS])
+    assert not untested_raises((arrays, lengths, mask), [call for call, *_ in VALUE_ERRORS + TYPE_ERRORS])
 
 
 def test_integers_0_and_1_are_a_mask() -> None:

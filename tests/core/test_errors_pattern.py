@@ -206,6 +206,10 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "Norm: activation is 'relu', 'gelu', 'silu', 'tanh' or None, got 'elu'.",
     ),
     (
+        lambda: Norm("[c]", activation=np.array("relu")),  # type: ignore[arg-type]
+        "Norm: activation is 'relu', 'gelu', 'silu', 'tanh' or None, got array('relu', dtype='<U4').",
+    ),
+    (
         lambda: Norm("[c]", eps=True),
         "Norm: eps is a finite number >= 0, got True. The usual one is 1e-5.",
     ),

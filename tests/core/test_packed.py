@@ -20,6 +20,11 @@ NORMS = {  # each with the axes of x behind b and t; c are the channels
     "b [t] c": {"c": 6},
     "[b t] h c": {"h": 2, "c": 6},
     "b t h [c]": {"h": 2, "c": 6},
+    "b [s] c": {"c": 6},
+    "b [...] c": {"h": 2, "w": 7, "c": 6},
+    "b [...] h c": {"h": 2, "c": 6},
+    "[...] c": {"h": 2, "c": 6},
+    "[...] h c": {"h": 2, "c": 6},
 }
 
 
@@ -44,7 +49,7 @@ def test_packed_rows_are_the_rows_of_padded_samples(pattern: str, weights: str) 
         s = rng.choice([0.5, 2.0], [4, 5, *[1] * len(positions[2:])])
     elif weights == "with channels":
         s = np.expand_dims(rng.choice([0.5, 2.0], positions), channel)
-    expected = tn.forward(x, norm, lengths=LENGTHS, weight=weight, bias=bias, sample_weight=s)
+    expected = tn.forward(x, norm, lengths=LENGTHS, along=1, weight=weight, bias=bias, sample_weight=s)
     dx = tn.backward(dy, expected)[0]
 
     ids = np.repeat([-5, 0, 4, 30], LENGTHS)
@@ -59,3 +64,17 @@ def test_packed_rows_are_the_rows_of_padded_samples(pattern: str, weights: str) 
             found = tn.backward(packed(dy)[place][front], out)[0]
             for one, two in ((out.y, expected.y), (found, dx)):
                 np.testing.assert_allclose(one, packed(two)[place][front], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("pattern", ["b [t h] c", "[b t h] c"])
+def test_an_axis_of_size_1_may_hold_the_only_row(pattern: str) -> None:
+    rng = np.random.default_rng(14)
+    x, (weight, bias) = rng.normal(size=(1, 2, 6)), rng.normal(size=(2, 6))
+    expected = tn.forward(x[None], pattern, weight=weight, bias=bias)
+    out = tn.forward(x, pattern, weight=weight, bias=bias, offsets=[0, 0, 1])
+    np.testing.assert_allclose(out.y, expected.y[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("pattern", ["b [t] c", "[b t] c"])
+def test_no_rows_have_an_empty_list_of_segments(pattern: str) -> None:
+    assert tn.forward(np.zeros((0, 3)), pattern, segments=[]).y.shape == (0, 3)

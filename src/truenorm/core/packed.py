@@ -55,10 +55,9 @@ def rows_of(norm: Norm) -> Rows | None:
     """None if b and t cannot be merged to rows."""
     reduced = {piece.name: piece.reduced for axis in norm.axes for piece in axis.pieces}
     hidden = reduced.get("...")
-    explicit = [axis for axis in norm.axes if not axis.hidden and axis is not norm.channel]
-    positions = [axis for axis in explicit if "b" not in axis.names]
+    positions = [axis for axis in norm.axes if axis is not norm.channel and "b" not in axis.names]
     t = "t"
-    if t not in reduced and hidden is None and len(positions) == 1 and len(positions[0].pieces) == 1:
+    if t not in reduced and hidden is None and len(positions) == 1:
         t = positions[0].names[0]  # the only position axis, as for lengths
     b_reduced, t_reduced = reduced.get("b", hidden), reduced.get(t, hidden)
     merged = {"b", t}
@@ -114,8 +113,10 @@ def packed_norm(norm: Norm, rank: int) -> Norm:
     if not rows.alike or (extra and not rows.hidden):  # the rows are alike, and an axis of size 1 is in front of them
         written.insert(0, _write("b", rows.b))
     for axis in rows.others:
-        hidden = [_write(name, axis.pieces[0].reduced) for name in islice(spare, extra)] if axis.hidden else []
-        written += hidden if axis.hidden else [str(axis)]
+        if axis.hidden:
+            written += [_write(name, axis.pieces[0].reduced) for name in islice(spare, extra)]
+        else:
+            written.append(str(axis))
     sizes = {name: size for name, size in norm.sizes.items() if name in names}
     return replace(norm, pattern=" ".join(written), sizes=sizes)
 
