@@ -83,6 +83,7 @@ EQUIVALENT: dict[tuple[str, ...], str] = {
             ("np.diff(order) > 0", "np.diff(order) > 1"),
         )
     },
+    ("activation", "_sigmoid", "np.where(z < 0, e, 1.0)", "np.where(z <= 0, e, 1.0)"): "e is 1 there",
 }
 
 

@@ -47,6 +47,10 @@ def test_without_activation_values_and_gradients_stay() -> None:
     np.testing.assert_array_equal(derive(None, dy, z), dy)
 
 
+def test_relu_keeps_the_sign_of_0() -> None:
+    np.testing.assert_array_equal(np.signbit(activate("relu", np.array([-0.0, 0.0, -5e-324]))), [True, False, False])
+
+
 def test_the_derivative_of_relu_at_0_is_0() -> None:
     np.testing.assert_array_equal(derive("relu", np.array([3.0, 3.0, 3.0]), np.array([-0.0, 0.0, 5e-324])), [0, 0, 3])
 
