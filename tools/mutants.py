@@ -32,7 +32,10 @@ MODULES = ("moments", "inputs", "reference", "mask", "lengths", "packed", "runni
 _ERRORS = "errors_mask errors_packed errors_pattern errors_moments"
 _NAMES = f"{_ERRORS} along packed layout degenerate edges segments law oracle"
 TESTS = _NAMES.split()  # quick ones first
-TESTS_OF = {"running": ("running",), "activation": ("activation", "errors_pattern")}  # of these, instead of TESTS
+TESTS_OF = {  # of these modules, instead of TESTS
+    "running": ("running", "errors_moments"),
+    "activation": ("activation", "errors_pattern"),
+}
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = 2
 TIME_LIMIT = 5  # seconds of CPU time for one test: stops a mutant with an endless loop
@@ -45,6 +48,7 @@ _SCALES = "np.where(largest > LARGE, SCALE, 1.0)"
 _SEVERAL = "mask_of_lengths(layout, counts) if several else None"
 _SORTED = "None if (np.diff(order) > 0).all() else order"
 _CENTERS = "np.where(rstd == 0, 0.0, moments.mean)"
+_FAST = "(updated := batch.ema_update(self.mean, self.var, momentum, ddof)) is not None"
 EQUIVALENT: dict[tuple[str, ...], str] = {
     ("moments", "merge", _MEANS, "np.stack([part.mean for part in parts])"): "values of weight 0 are not read",
     ("moments", "merge", _MEANS, _MEANS.replace("0.0)", "1.0)")): "values of weight 0 are not read",
@@ -83,6 +87,7 @@ EQUIVALENT: dict[tuple[str, ...], str] = {
             ("np.diff(order) > 0", "np.diff(order) > 1"),
         )
     },
+    ("running", "update", f"isinstance(momentum, float) and {_FAST}", _FAST): "only the kernels have it",
     ("activation", "_sigmoid", "np.where(z < 0, e, 1.0)", "np.where(z <= 0, e, 1.0)"): "e is 1 there",
 }
 

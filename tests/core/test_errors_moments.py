@@ -59,6 +59,15 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "half_life_from_momentum: momentum is a number between 0 and 1, got 1.0. Others have no half-life.",
     ),
     (
+        lambda: running.half_life_from_momentum("0.1", 64),  # type: ignore[arg-type]
+        "half_life_from_momentum: momentum is a number between 0 and 1, got '0.1'. Others have no half-life.",
+    ),
+    (
+        lambda: running.half_life_from_momentum(0.1, True),
+        "half_life_from_momentum: count is a finite number > 0, got True. It is the valid values per channel in a "
+        "batch.",
+    ),
+    (
         lambda: running.momentum_from_half_life(64.0, 0),
         "momentum_from_half_life: count is a finite number > 0, got 0. It is the valid values per channel in a batch.",
     ),
@@ -104,9 +113,13 @@ VALUE_ERRORS: list[tuple[Call, str]] = [
         "BackwardSums: either all parts have a weight or none, and the same for bias, got parts that differ. "
         "Pass the same weight and bias to every forward.",
     ),
-    (
-        lambda: Convention(1.5, ddof=0),
-        "Convention: momentum is a float from 0 to 1, None or 'pooled', got 1.5. It is the weight of the new batch.",
+    *(
+        (
+            lambda momentum=momentum: Convention(momentum, 1),
+            f"Convention: momentum is a float from 0 to 1, None or 'pooled', got {momentum!r}. "
+            "It is the weight of the new batch.",
+        )
+        for momentum in (1.5, -0.1, 1, "0.1")
     ),
     (
         lambda: Convention(0.1, ddof=2),

@@ -43,6 +43,7 @@ def test_momentum_is_a_geometric_series(momentum: float) -> None:
     expected = rest * 1.0 + sum(w * x.var(0, ddof=1) for w, x in zip(weights, BATCHES, strict=True))
     assert_allclose(got.var, expected, rtol=1e-13)
     assert got.batches == k
+    assert_array_equal(got.count, [sum(map(len, BATCHES))] * 2)
 
 
 def test_the_same_batch_again_approaches_it_geometrically() -> None:
@@ -82,6 +83,7 @@ def test_keras_momentum_is_the_weight_of_the_old_statistics() -> None:
     got = run(keras_convention(0.99), BATCHES[:1])
     assert_allclose(got.mean, 0.01 * BATCHES[0].mean(0), rtol=1e-12)
     assert_allclose(got.var, 0.99 + 0.01 * BATCHES[0].var(0), rtol=1e-12)
+    assert keras_convention() == keras_convention(0.99)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -97,6 +99,21 @@ def test_a_non_finite_channel_changes_nothing_and_is_counted(bad: float, momentu
     following = after.update(tn.measure(BATCHES[1], tn.batch()))
     assert np.isfinite(following.mean).all()
     assert following.batches == before.batches + 1
+
+
+@pytest.mark.parametrize("momentum", [0.1, None, "pooled"])
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_a_channel_is_finite_if_mean_and_m2_are_or_if_it_has_no_elements(
+    momentum: Momentum, ddof: Literal[0, 1]
+) -> None:
+    before = run(Convention(momentum, ddof), BATCHES)
+    for count, mean, m2 in ((5, math.inf, 2.0), (5, 1.0, math.inf), (1, math.nan, 0.0)):
+        after = before.update(tn.Moments([4, count], [2.5, mean], [3.0, m2]))
+        assert (after.batches, after.skipped) == (before.batches, before.skipped + 1)
+    after = before.update(tn.Moments([4, 0], [2.5, math.nan], [3.0, math.nan]))
+    assert (after.batches, after.skipped) == (before.batches + 1, before.skipped)
+    assert after.mean[0] != before.mean[0]
+    assert (after.mean[1], after.var[1]) == (before.mean[1], before.var[1])
 
 
 @pytest.mark.parametrize("momentum", [0.1, None, "pooled"])
@@ -165,8 +182,10 @@ def test_variance_is_never_negative_and_survives_large_means() -> None:
 
 def test_a_pooled_batch_that_overflows_is_skipped() -> None:
     running = Running.start((2,), Convention("pooled", ddof=1)).update(tn.measure([[1.0, 2.0], [2.0, 3.0]], tn.batch()))
-    after = running.update(tn.measure([[1.7e308, 2.0]], tn.batch()))
-    assert after.skipped == 1
+    after = running
+    for skipped in (1, 2):
+        after = after.update(tn.measure([[1.7e308, 2.0]], tn.batch()))
+        assert after.skipped == skipped
     np.testing.assert_array_equal(after.mean, running.mean)
 
 

@@ -238,22 +238,22 @@ class Running:
         if batch.shape != self.mean.shape:
             raise ValueError(f"Running: moments must have the shape {self.mean.shape}, got {batch.shape}.")
         momentum, ddof = self.convention.momentum, self.convention.ddof
+        count = self.count + batch.count
         if (
             isinstance(momentum, float)
             and (updated := batch.ema_update(self.mean, self.var, momentum, ddof)) is not None
         ):
-            return self._after(*updated, self.count + batch.count)
+            return self._after(*updated, count)
         pooled = momentum == "pooled"
         if not (np.isfinite(batch.mean) & np.isfinite(batch.m2))[batch.count > 0].all():
             return replace(self, skipped=self.skipped + 1)
         seen = batch.count > (0 if pooled else ddof)
         if not seen.any():
             return self
-        count = self.count + batch.count
         if pooled:
             total = merge(Moments.from_variance(self.mean, self.var, count=self.count, ddof=ddof), batch)
             mean, var, seen = total.mean, total.var(ddof), total.count > 0
-            if not np.isfinite(mean + var).all():  # both finite, but their sum is not
+            if not np.isfinite(var).all():  # both finite, but their sum is not
                 return replace(self, skipped=self.skipped + 1)
         else:
             weight: Any = momentum if isinstance(momentum, float) else 1 / (self.batches + 1)
