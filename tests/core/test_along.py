@@ -35,6 +35,13 @@ def test_an_axis_has_a_number_from_both_ends(pattern: str) -> None:
             assert_same(outputs(x, norm, lengths=counts, along=along), expected)
 
 
+@pytest.mark.parametrize(("pattern", "shape"), [("b [...] c", (3, 4, 2)), ("b c [...]", (3, 2, 4))])
+def test_the_only_hidden_position_axis_has_the_name_t(pattern: str, shape: tuple[int, ...]) -> None:
+    x, norm = RNG.normal(size=shape), tn.Norm(pattern)
+    expected = outputs(x, norm, valid=np.arange(4) < ROWS[:, None])
+    assert_same(outputs(x, norm, lengths=ROWS, along="t"), expected)
+
+
 @pytest.mark.parametrize("kind", [tuple, list, np.array])
 def test_one_vector_for_each_axis_is_a_tuple_of_any_vectors(kind: Any) -> None:
     x, norm = RNG.normal(size=(3, 4, 5, 2)), tn.Norm("b [h w] c")

@@ -187,6 +187,12 @@ PATTERN_ERRORS: list[tuple[Call, str, str, str]] = [
         "   ^",
     ),
     (
+        lambda: Norm("b [t] c", sizes={"t": 2}).view((2, 6, 4)),
+        "Norm: an axis of size 6 does not fit t=2, got pattern 'b [t] c'. Change the size, or the shape of x.",
+        "b [t] c",
+        "   ^",
+    ),
+    (
         lambda: Norm("b ([g] c)", sizes={"g": 2, "c": 4}).view((2, 6)),
         "Norm: an axis of size 6 does not fit g=2, c=4, got pattern 'b ([g] c)'. Change the size, or the shape of x.",
         "b ([g] c)",

@@ -163,6 +163,28 @@ def test_the_layout_is_the_one_worked_out_by_hand(name: str) -> None:
     assert [axis.weighted for axis in layout.axes] == [weighted for *_, weighted in pattern.pieces]
     assert layout.reduced == tuple(i for i, axis in enumerate(layout.axes) if axis.reduced)
     assert layout.unweighted == tuple(i for i, axis in enumerate(layout.axes) if not axis.weighted)
+    covered = [{weighted for *_, weighted in word} for word in pattern.words]
+    sizes = tuple(1 if True in one else size for one, size in zip(covered, pattern.shape, strict=True))
+    assert layout.mask_shape == (None if {True, False} in covered else sizes)
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape", "axis"),
+    [
+        (Norm("b h [t] c"), (N, L, T, C), 2),
+        (Norm("b [s] c"), (N, T, C), 1),
+        (Norm("b c [s]"), (N, C, T), 2),
+        (Norm("b h (t [c])", sizes={"t": 2}), (N, T, C), 2),
+        (Norm("b [h w] c"), (N, T, L, C), None),
+        (Norm("[s] c"), (T, C), None),
+        (Norm("[n s] c"), (N, T, C), None),
+    ],
+    ids=str,
+)
+def test_lengths_run_along_t_or_the_only_position_axis_of_samples(
+    norm: Norm, shape: tuple[int, ...], axis: int | None
+) -> None:
+    assert norm.view(shape).ragged_axis == axis
 
 
 @pytest.mark.parametrize(
@@ -188,6 +210,8 @@ def test_the_layout_is_the_one_worked_out_by_hand(name: str) -> None:
         (Norm("[h] ... c"), (N, T, C), "h p1 c"),
         (Norm("(b h) [...] c", sizes={"h": 2}), (N, T, C), "b h t c"),
         (Norm("[c] ..."), (C, N, T), "c p1 p2"),
+        (Norm("[b] ... (t c)", sizes={"t": 2}), (N, T, C), "b p1 t c"),
+        (Norm("[...]"), (), ""),
     ],
     ids=str,
 )
@@ -219,6 +243,7 @@ def test_a_shape_is_checked_before_the_cache() -> None:
         assert norm.view((2, 3)).canonical == (1, 2, 3, 1, 1), before
     assert all(type(size) is int for size in untyped.view(np.array([2, 3])).shape)
     assert all(type(size) is int for size in untyped.view((np.int64(5), np.uint8(3))).shape)
+    assert untyped.view((np.int64(0), 3)) is norm.view((0, 3))
 
 
 def test_ddof_is_an_integer() -> None:

@@ -162,7 +162,7 @@ def check_sizes(norm: Norm) -> None:
             )
     for axis in norm.axes:
         unknown = [name for name in axis.names if name not in norm.sizes]
-        if len(axis.pieces) > 1 and len(unknown) > 1:
+        if len(unknown) > 1:
             fix = f"Give the sizes of the others, such as sizes={{{unknown[0]!r}: 8}}."
             rule = f"only one piece of a composed axis may have no size, not {' and '.join(unknown)}"
             raise PatternError(rule, norm.pattern, axis.start, axis.stop, fix)
@@ -248,14 +248,14 @@ _KINDS = ((False, False), (True, False), (False, True), (True, True), (True, Fal
 def _neighbours(axes: tuple[Axis, ...]) -> AxisGroups | None:
     """The five groups if each consists of neighbouring axes: filled from the right, as far right as they go."""
     groups: list[list[int]] = [[], [], [], [], []]
-    slot = 4
+    last = 4
     for i in reversed(range(len(axes))):
         kind = (axes[i].reduced, axes[i].weighted)
-        while slot >= 0 and kind != _KINDS[slot]:
-            slot -= 1
-        if slot < 0:
+        fitting = [slot for slot in range(last + 1) if _KINDS[slot] == kind]
+        if not fitting:
             return None
-        groups[slot].insert(0, i)
+        last = fitting[-1]
+        groups[last].insert(0, i)
     return tuple(tuple(group) for group in groups)
 
 
