@@ -53,6 +53,7 @@ $(DEV): $(DEMO)
 	@echo "Setting up .venv: torch, test tools, linters (a few minutes) ..."
 	@rm -f $@ && touch $(UNFINISHED)
 	@$(PIP) -e '.[dev]'
+	@$(PIP) --no-deps -e . -C cmake.define.TRUENORM_TORCH=ON  # now that there is a torch
 	@rm $(UNFINISHED) && touch $@
 
 demo: $(DEMO) ## Show what truenorm does, and write a report about it, truenorm-demo.html

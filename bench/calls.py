@@ -4,13 +4,15 @@
 
 Each part is timed by itself, in interleaved rounds with the whole call:
 
-whole      the layer, forward and backward, as a model calls it
-torch      an autograd function that only makes the tensors: y, dx, dweight, dbias
+torch's    torch's own layer, forward and backward
+whole      truenorm's layer, forward and backward, as a model calls it
+in Python  the same with autograd functions in Python, which are used where nodes in C++ are not built
 plan       finding the plan of the kernels for these tensors, in the cache
 binding    the kernels' calls, forward and backward, on 2 x 1 values: checks of tensors, almost no arithmetic
 kernel     the same on x, without the binding
 
-Python is what is left. The parts are medians of separate measurements, so a small remainder is not exact.
+The rest of the whole is Python and torch: making tensors, the graph, the pass through it. The parts are medians of
+separate measurements, and the nodes call the kernels without the binding, so a small remainder is not exact.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from bench.process import THREADS, enter
 
 SHAPES = ((32, 100), (8192, 512))
 LAYERS = ("BatchNorm1d", "LayerNorm", "GroupNorm", "RMSNorm")
-PARTS = ("Python", "torch", "plan", "binding", "kernel")
+WHOLE = ("torch's", "whole", "in Python")
+PARTS = ("rest", "plan", "binding", "kernel")
 
 
 @click.command()
@@ -48,22 +51,31 @@ def main(seconds: float, threads: int, write: Path | None) -> None:
             found, disturbed = split(name, shape, seconds)
             title = f"{name}, {shape[0]} x {shape[1]}"
             parts = [f"{duration(found[part])} ({found[part] / found['whole']:.0%})" for part in PARTS]
-            lines.append([title, duration(found["whole"]), *parts])
+            lines.append([title, *(duration(found[one]) for one in WHOLE), *parts])
             busy += [title] if disturbed else []
     machine = facts()
     versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("python", "truenorm", "torch"))
-    text = markdown_table(("forward + backward", "whole", *PARTS), lines) + (
-        f"\n\nMedians of interleaved rounds; float32, {threads} threads. {machine['cpu']}; {versions}."
+    head = ("forward + backward", "torch's layer", "truenorm's", "autograd in Python", *PARTS)
+    text = markdown_table(head, lines) + (
+        f"\n\nMedians of interleaved rounds; float32, {threads} threads, {autograd()}. {machine['cpu']}; {versions}."
     )
     show_or_write(text, write, "calls", busy)
+
+
+def autograd() -> str:
+    """Which autograd the layers use here."""
+    from truenorm.torch import autograd_in_cpp
+
+    return "autograd in C++" if autograd_in_cpp() else "autograd in Python, as the nodes in C++ are not built"
 
 
 @dataclass(frozen=True)
 class Parts:
     """What is timed of one layer; `small` is the kernels' call on almost nothing."""
 
+    torchs: Callable[[], object]
     whole: Callable[[], object]
-    torch: Callable[[], object]
+    in_python: Callable[[], object]
     plan: Callable[[], object]
     small: Callable[[], object]
     kernel: Callable[[], object]
@@ -77,11 +89,12 @@ def split(name: str, shape: tuple[int, int], seconds: float) -> tuple[dict[str, 
     rounds = interleave(calls, seconds=seconds, patience=seconds)
     found = {key: statistics.median(rounds.seconds(key)) for key in calls}
     kernel = max(found["kernel"] - found["small"], 0.0)
-    known = found["torch"] + found["plan"] + found["small"] + kernel
+    known = found["plan"] + found["small"] + kernel
     return {
+        "torch's": found["torchs"],
         "whole": found["whole"],
-        "Python": max(found["whole"] - known, 0.0),
-        "torch": found["torch"],
+        "in Python": found["in_python"],
+        "rest": max(found["whole"] - known, 0.0),
         "plan": found["plan"],
         "binding": found["small"],
         "kernel": kernel,
@@ -92,41 +105,28 @@ def parts(name: str, shape: tuple[int, int]) -> Parts:
     """The calls of a layer, and of what it calls, on the same tensors."""
     import torch
 
+    import truenorm.torch as tnt
     from bench.map.pair import step
+    from truenorm.torch import _kernel
 
-    layer, tiny = (make_layer(name, width) for width in (shape[1], 1))
+    layer, tiny = (make_layer(tnt, name, width) for width in (shape[1], 1))
     x, dy = torch.randn(shape).requires_grad_(), torch.randn(shape)
     find, kernel = calls_behind(layer, x)
     _, small = calls_behind(tiny, torch.randn(2, 1).requires_grad_())
-    return Parts(partial(step, layer, x, dy, {}), tensors_only(layer, x, dy), find, small, kernel)
+
+    def in_python() -> object:
+        kept, _kernel.nodes = _kernel.nodes, None
+        try:
+            return step(layer, x, dy, {})
+        finally:
+            _kernel.nodes = kept
+
+    torchs = partial(step, make_layer(torch.nn, name, shape[1]), x, dy, {})
+    return Parts(torchs, partial(step, layer, x, dy, {}), in_python, find, small, kernel)
 
 
-def make_layer(name: str, width: int) -> Any:
-    import truenorm.torch as tnt
-
-    return tnt.GroupNorm(min(4, width), width) if name == "GroupNorm" else getattr(tnt, name)(width)
-
-
-def tensors_only(layer: Any, x: Any, dy: Any) -> Callable[[], object]:
-    """Forward and backward of a function that makes the same tensors and computes nothing."""
-    import torch
-
-    class Nothing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, weight: Any, bias: Any) -> Any:
-            ctx.save_for_backward(x, weight)
-            return torch.empty_like(x)
-
-        @staticmethod
-        def backward(ctx: Any, dy: Any) -> Any:
-            x, weight = ctx.saved_tensors
-            dbias = torch.empty_like(weight) if ctx.needs_input_grad[2] else None
-            return torch.empty_like(x), torch.empty_like(weight), dbias
-
-    apply: Any = Nothing.apply
-    inputs = [x, *layer.parameters()]
-    given = (*inputs, None)[:3]
-    return lambda: torch.autograd.grad(apply(*given), inputs, dy)
+def make_layer(library: Any, name: str, width: int) -> Any:
+    return library.GroupNorm(min(4, width), width) if name == "GroupNorm" else getattr(library, name)(width)
 
 
 def calls_behind(layer: Any, x: Any) -> tuple[Callable[[], object], Callable[[], object]]:

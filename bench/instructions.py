@@ -4,8 +4,8 @@
     python -m bench.instructions --write   store them in bench/instructions.json
 
 valgrind's callgrind counts them in a process of its own, which imports everything uncounted, warms up, and then counts
-forward and backward of each layer on 32 x 100 values, and for some an evaluation with a mask: within half a percent in
-each run, on a busy machine too.
+forward and backward of each layer on 32 x 100 values, and for some an evaluation with a mask, and a step without the
+nodes in C++: within half a percent in each run, on a busy machine too.
 The counts depend on the versions of Python and torch, which are stored with them, and hardly on anything else:
 callgrind shows every program the same processor, without AVX-512. It can be told what to count only by its own headers,
 so a library of two functions is compiled first.
@@ -31,7 +31,8 @@ import click
 SHAPE = (32, 100)
 LAYERS = ("BatchNorm1d", "LayerNorm", "GroupNorm", "RMSNorm", "InstanceNorm1d")
 EVALUATED = ", evaluation with valid"
-CASES = (*LAYERS, *(name + EVALUATED for name in ("BatchNorm1d", "LayerNorm")))
+IN_PYTHON = ", autograd in Python"
+CASES = (*LAYERS, *(name + also for also in (EVALUATED, IN_PYTHON) for name in ("BatchNorm1d", "LayerNorm")))
 CALLS = 8  # most of the time goes into importing torch: more would not make it more precise
 MARGIN = 1.05
 FILE = Path(__file__).with_name("instructions.json")
@@ -72,7 +73,14 @@ def versions() -> dict[str, str]:
     """What the counts depend on."""
     import torch
 
-    return {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine()}
+    from truenorm.torch import autograd_in_cpp
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "autograd": "C++" if autograd_in_cpp() else "Python",
+    }
 
 
 def exceeded(found: dict[str, int], stored: dict[str, int]) -> list[str]:
@@ -113,13 +121,15 @@ def run_layers(switch: Any) -> None:
     import torch
 
     from bench.map.pair import step
+    from truenorm.torch import _kernel
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     gc.disable()
-    valid = torch.arange(SHAPE[0]) % 2 == 0
+    valid, nodes = torch.arange(SHAPE[0]) % 2 == 0, _kernel.nodes
     for name in CASES:
-        layer = make_layer(name.removesuffix(EVALUATED))
+        layer = make_layer(name.split(",")[0])
+        _kernel.nodes = None if name.endswith(IN_PYTHON) else nodes
         x, dy = torch.randn(SHAPE).requires_grad_(), torch.randn(SHAPE)
         evaluated = name.endswith(EVALUATED)
         call: Any = partial(layer.eval(), x, valid=valid) if evaluated else partial(step, layer, x, dy, {})

@@ -50,13 +50,37 @@ ON_BOTH = (
     "core.test_running",
     "lab.test_layers",
 )
+# Where the nodes of torch's autograd graph are built, with them and with the functions in Python that do the same.
+WITH_AND_WITHOUT_NODES = (
+    "torch.test_autograd",
+    "torch.test_frames",
+    "torch.test_hostile_inputs",
+    "torch.test_nodes",
+    "torch.test_unusual_calls",
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The tests of the core run on every available engine."""
+    """The tests of the core run on every available engine, and some of torch's with each kind of autograd."""
+    if metafunc.module.__name__.endswith(WITH_AND_WITHOUT_NODES):
+        from truenorm.torch import _kernel
+
+        kinds = ["nodes", "without nodes"]
+        if "built" in metafunc.fixturenames:  # it is about nodes
+            kinds = kinds[:1]
+        elif _kernel.nodes is None:
+            kinds = kinds[1:]
+        metafunc.parametrize("nodes", kinds, indirect=True)
     if metafunc.module.__name__.endswith(ON_BOTH):
         mutated = metafunc.config.getoption("--thin") > 1  # the mutants change the reference
         metafunc.parametrize("on_engine", ["reference"] if mutated else ENGINES, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def nodes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether kernels are nodes of torch's autograd graph, or functions in Python."""
+    if getattr(request, "param", None) == "without nodes":
+        monkeypatch.setattr("truenorm.torch._kernel.nodes", None)
 
 
 # Autouse: pytest ignores a fixture that is only requested while tests are generated.

@@ -130,11 +130,9 @@ class Call:
     def fix(self, mean: Any, var: Any, /) -> bool:
         """Use copies of these statistics, whatever x is; False if they do not fit or cannot be read in place."""
 
-    def forward(self, x: Any, y: Any, weight: Any, bias: Any, /) -> bool:
-        """False, and nothing done, if a tensor does not fit or cannot be read in place."""
-
-    def forward_of_sum(self, x: Any, y: Any, weight: Any, bias: Any, residual: Any, total: Any, /) -> bool:
-        """The same for x + residual, which is written to total."""
+    def forward(self, x: Any, y: Any, weight: Any, bias: Any, residual: Any = None, total: Any = None, /) -> bool:
+        """False, and nothing done, if a tensor does not fit or cannot be read in place. With a residual the sum
+        x + residual is normalized, and written to total."""
 
     def backward(
         self, x: Any, dy: Any, weight: Any, bias: Any, dx: Any, dweight: Any, dbias: Any, dtotal: Any = None, /

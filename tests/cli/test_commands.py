@@ -356,7 +356,10 @@ def test_env_says_whether_kernels_read_the_tensors_of_torch(
             in in_process(capsys, "env")[1]
         )
         return
-    assert "tensors            read by the kernels\n" in in_process(capsys, "env")[1]
+    assert "tensors            read by the kernels\nautograd           in " in in_process(capsys, "env")[1]
+    for nodes, expected in ((None, "in Python: docs/torch.md says how to build the part in C++"), (object(), "in C++")):
+        monkeypatch.setattr("truenorm.torch._kernel.nodes", nodes)
+        assert f"autograd           {expected}\n" in in_process(capsys, "env")[1]
     monkeypatch.setattr(tnt, "kernels_read_tensors", lambda: False)
     expected = (
         "tensors            computed by torch operations: the kernels cannot read the tensors of this torch version\n"

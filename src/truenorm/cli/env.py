@@ -25,12 +25,14 @@ OPTIONAL = {
     "distributed": "cluster",
     "torch": "torch",
 }
+READ = "read by the kernels"
 
 
 @click.command(cls=Command, epilog="Example: truenorm env --json")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
     """Show versions, engine, threads and missing packages."""
+    tensors = _tensors()
     info = {
         "truenorm": tn.__version__,
         "python": platform.python_version(),
@@ -39,7 +41,8 @@ def command(as_json: bool) -> None:
         "engine": engine.engine(),
         "threads": engine.threads(),
         "native": engine.native_build(),
-        "tensors": _tensors(),
+        "tensors": tensors,
+        "autograd": _autograd() if tensors == READ else None,
         "optional": {package: _version(package) for package in OPTIONAL},
     }
     if as_json:
@@ -51,8 +54,9 @@ def command(as_json: bool) -> None:
     for package, extra in OPTIONAL.items():
         missing = f"not installed: pip install 'truenorm[{extra}]'"
         click.echo(f"{package:18} {_version(package) or missing}")
-    if info["tensors"] is not None:
-        click.echo(f"{'tensors':18} {info['tensors']}")
+    for name in ("tensors", "autograd"):
+        if info[name] is not None:
+            click.echo(f"{name:18} {info[name]}")
 
 
 def _version(package: str) -> str | None:
@@ -74,7 +78,14 @@ def _tensors() -> str | None:
         return "computed by torch operations: the compiled kernels are not in use"
     if not kernels_read_tensors():
         return "computed by torch operations: the kernels cannot read the tensors of this torch version"
-    return "read by the kernels"
+    return READ
+
+
+def _autograd() -> str:
+    """How steps of the kernels are differentiated."""
+    from truenorm.torch import autograd_in_cpp
+
+    return "in C++" if autograd_in_cpp() else "in Python: docs/torch.md says how to build the part in C++"
 
 
 def _native_line() -> str:

@@ -13,6 +13,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "call.hpp"
+#include "call_functions.hpp"
+#include "gil.hpp"
 #include "lab.hpp"
 #include "plan.hpp"
 #include "running.hpp"
@@ -104,6 +106,52 @@ void python_add_rows(nb::handle numbers_, nb::handle rows_, nb::handle table_) {
     });
 }
 
+// `Call::forward` of tensors of torch. False, and nothing done, if one cannot be read in place.
+bool python_forward(Call& call, nb::handle x, nb::handle y, nb::handle weight, nb::handle bias, nb::handle residual,
+                    nb::handle total) {
+    ForwardTensors with;
+    if (!with.x.read_trusted(x, FLOATS) || !with.y.read_trusted(y, FLOATS) || !with.weight.read_given(weight, FLOATS) ||
+        !with.bias.read_given(bias, FLOATS) || !with.residual.read_given(residual, FLOATS) ||
+        !with.total.read_given(total, FLOATS) || (with.residual && Tensor::negated(residual)))
+        return false;
+    const GilRelease released;
+    return call.forward(with);
+}
+
+// The same. Hooks may have replaced the tensors that were saved, so any may be a negated view.
+bool python_backward(Call& call, nb::handle x, nb::handle dy, nb::handle weight, nb::handle bias, nb::handle dx,
+                     nb::handle dweight, nb::handle dbias, nb::handle dtotal) {
+    BackwardTensors with;
+    if (!with.x.read(x, FLOATS) || !with.dy.read(dy, FLOATS) || !with.weight.read_given(weight, FLOATS) ||
+        !with.bias.read_given(bias, FLOATS) || !with.dx.read_given(dx, FLOATS) ||
+        !with.dweight.read_given(dweight, FLOATS) || !with.dbias.read_given(dbias, FLOATS) ||
+        !with.dtotal.read_given(dtotal, FLOATS) || (with.weight && Tensor::negated(weight)) ||
+        (with.bias && Tensor::negated(bias)) || (with.dtotal && Tensor::negated(dtotal)))
+        return false;
+    const GilRelease released;
+    return call.backward(with);
+}
+
+// The same for a module that knows torch's tensors itself; see call_functions.hpp.
+bool read(Tensor& tensor, const dlpack::Tensor* view) { return !view || tensor.read_view(*view, FLOATS); }
+
+const CallFunctions CALL_FUNCTIONS = {
+    [](PyObject* object) { return nb::isinstance<Call>(object) ? nb::inst_ptr<Call>(object) : nullptr; },
+    [](const Call& call) { return call.activated(); },
+    [](Call& call, const ForwardViews& from) {
+        ForwardTensors with;
+        return read(with.x, from.x) && read(with.y, from.y) && read(with.weight, from.weight) &&
+               read(with.bias, from.bias) && read(with.residual, from.residual) && read(with.total, from.total) &&
+               call.forward(with);
+    },
+    [](Call& call, const BackwardViews& from) {
+        BackwardTensors with;
+        return read(with.x, from.x) && read(with.dy, from.dy) && read(with.dx, from.dx) &&
+               read(with.weight, from.weight) && read(with.bias, from.bias) && read(with.dweight, from.dweight) &&
+               read(with.dbias, from.dbias) && read(with.dtotal, from.dtotal) && call.backward(with);
+    },
+};
+
 std::string compiler() {
 #if defined(__clang__)
     return "clang " __clang_version__;
@@ -151,6 +199,7 @@ NB_MODULE(_native, m) {
           "The mean of -log softmax(logits)[target]; writes its gradient.");
     m.def("add_rows", &python_add_rows, nb::arg().none(), nb::arg().none(), nb::arg().none(),
           "table = 0, then table[numbers[i]] += rows[i].");
+    m.attr("call_functions") = nb::capsule(&CALL_FUNCTIONS, CallFunctions::CAPSULE);
     m.def("register_torch", &Tensor::register_torch, "How to read torch's tensors; False if the version is not known.");
     m.def(
         "can_read", [](nb::handle tensor) { return Tensor().read(tensor, "fdeHq"); },
@@ -199,10 +248,9 @@ NB_MODULE(_native, m) {
              nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(),
              nb::arg())
         .def("fix", &Call::fix)
-        .def("forward", &Call::forward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
-        .def("forward_of_sum", &Call::forward_of_sum, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
-             nb::arg(), nb::arg())
-        .def("backward", &Call::backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+        .def("forward", &python_forward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none() = nb::none(), nb::arg().none() = nb::none())
+        .def("backward", &python_backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
              nb::arg().none(), nb::arg().none(), nb::arg().none() = nb::none())
         .def("update_running", &Call::update_running, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
         .def("get_valid", &Call::get_valid)

@@ -14,6 +14,17 @@
 
 namespace truenorm {
 
+// What forward reads and writes; those that are not given are empty. With a residual x + residual is normalized, and
+// written to `total`.
+struct ForwardTensors {
+    Tensor x, y, weight, bias, residual, total;
+};
+// What backward reads and writes. bias: only used if there is an activation. dtotal: added to dx. Gradients that are
+// not needed are not given.
+struct BackwardTensors {
+    Tensor x, dy, dx, weight, bias, dweight, dbias, dtotal;
+};
+
 class Call {
 public:
     Call(const Plan& plan, std::int64_t elements, nb::handle lengths, nb::handle starts, nb::handle valid,
@@ -46,44 +57,34 @@ public:
         return true;
     }
 
-    // False, and nothing done, if a tensor does not fit or cannot be read in place.
-    bool forward(nb::handle x_, nb::handle y_, nb::handle weight_, nb::handle bias_) {
-        return forward_of_sum(x_, y_, weight_, bias_, nb::none(), nb::none());
-    }
-
-    // The same for x + residual, which is written to `total`. Both are given or none.
-    bool forward_of_sum(nb::handle x_, nb::handle y_, nb::handle weight_, nb::handle bias_, nb::handle residual_,
-                        nb::handle total_) {
-        Tensor x, y, weight, bias, residual, total;
-        if (!like_x(x, x_) || !like_x(y, y_) || !parameter(weight, weight_) || !parameter(bias, bias_)) return false;
-        if (!residual_.is_none() && (params.layout != Layout::rows || !residual.read(residual_, plan.format()) ||
-                                     !like_x(residual, residual_) || !like_x(total, total_)))
+    // False, and nothing done, if a tensor does not fit. Needs no lock of the interpreter.
+    bool forward(const ForwardTensors& with) {
+        const bool sums = with.residual || with.total;
+        if (!like_x(with.x) || !like_x(with.y) || !is_parameter(with.weight) || !is_parameter(with.bias) ||
+            (sums && (params.layout != Layout::rows || !like_x(with.residual) || !like_x(with.total))))
             return false;
-        const GilRelease released;
-        truenorm::forward(
-            params, runs, plan.dtype,
-            {x.data, y.data, moments.data(), fixed, stored(weight), stored(bias), residual.data, total.data});
+        truenorm::forward(params, runs, plan.dtype,
+                          {with.x.data, with.y.data, moments.data(), fixed, stored(with.weight), stored(with.bias),
+                           with.residual.data, with.total.data});
         return true;
     }
 
-    // The same. bias: only used if there is an activation; dtotal: added to dx. Checks x and weight again: hooks on
-    // saved tensors may have replaced them. None for a gradient that is not needed.
-    bool backward(nb::handle x_, nb::handle dy_, nb::handle weight_, nb::handle bias_, nb::handle dx_,
-                  nb::handle dweight_, nb::handle dbias_, nb::handle dtotal_) {
-        Tensor x, dy, dx, weight, bias, dweight, dbias, dtotal;
-        if (!like_x(x, x_) || !like_x(dy, dy_) || !(dx_.is_none() || like_x(dx, dx_)) || !parameter(weight, weight_) ||
-            !parameter(bias, bias_) || !parameter(dweight, dweight_) || !parameter(dbias, dbias_) ||
-            Tensor::negated(x_) || Tensor::negated(dy_) || (weight && Tensor::negated(weight_)) ||
-            (bias && Tensor::negated(bias_)) ||
-            !(dtotal_.is_none() || (like_x(dtotal, dtotal_) && !Tensor::negated(dtotal_))))
+    // The same. Checks x and weight again: hooks on saved tensors may have replaced them.
+    bool backward(const BackwardTensors& with) {
+        if (!like_x(with.x) || !like_x(with.dy) || (with.dx && !like_x(with.dx)) ||
+            (with.dtotal && !like_x(with.dtotal)) || !is_parameter(with.weight) || !is_parameter(with.bias) ||
+            !is_parameter(with.dweight) || !is_parameter(with.dbias))
             return false;
-        const GilRelease released;
         std::vector<Sums> sums(moments.size());
-        truenorm::backward(params, runs, plan.dtype,
-                           {x.data, dy.data, dx.data, moments.data(), fixed, sums.data(), false, stored(weight),
-                            stored(bias), stored(dweight), stored(dbias), dtotal.data});
+        truenorm::backward(
+            params, runs, plan.dtype,
+            {with.x.data, with.dy.data, with.dx.data, moments.data(), fixed, sums.data(), false, stored(with.weight),
+             stored(with.bias), stored(with.dweight), stored(with.dbias), with.dtotal.data});
         return true;
     }
+
+    // Whether backward needs the bias.
+    bool activated() const { return params.activation != Activation::none; }
 
     // `Running.update` of a layer's own buffers, one element for each statistic, and of its counter. 2 if they cannot
     // be written in place.
@@ -148,13 +149,13 @@ private:
     bool fixed = false;
     std::vector<Moments> moments;
 
-    bool like_x(Tensor& tensor, nb::handle object) const {
-        return tensor.read_trusted(object, plan.format()) && tensor.count == params.elements() &&
+    bool like_x(const Tensor& tensor) const {
+        return tensor && tensor.letter == *plan.format() && tensor.count == params.elements() &&
                tensor.has_order(order);
     }
-    bool parameter(Tensor& tensor, nb::handle object) const {
-        return object.is_none() || (tensor.read_trusted(object, FLOATS) && tensor.count == params.width() &&
-                                    tensor.has_order(MemoryOrder::contiguous));
+    // Or none.
+    bool is_parameter(const Tensor& tensor) const {
+        return !tensor || (tensor.count == params.width() && tensor.has_order(MemoryOrder::contiguous));
     }
     static bool dense(Tensor& tensor, nb::handle object, const char* letters = FLOATS) {
         return tensor.read(object, letters) && tensor.has_order(MemoryOrder::contiguous);

@@ -60,16 +60,21 @@ public:
             PyErr_Clear();
             return false;
         }
-        letter = format();
-        if (view.device.type != dlpack::CPU || !letter || !std::strchr(letters, letter)) return false;
-        count = 1;
-        for (std::int32_t i = 0; i < view.axes; ++i) count *= view.shape[i];
-        char* const at = static_cast<char*>(view.data) + view.byte_offset;
-        const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(at);
-        if (!count || !view.data || address % (view.type.bits / 8) || (address < ANY_OFFSET && freed(object)))
-            return false;
-        data = at;
-        return true;
+        if (!accept(letters)) return false;
+        const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(data);
+        if (address < ANY_OFFSET && freed(object)) data = nullptr;
+        return data != nullptr;
+    }
+
+    // The same for None, which leaves it empty.
+    bool read_given(nb::handle object, const char* letters) {
+        return object.is_none() || read_trusted(object, letters);
+    }
+
+    // The same for a tensor that is known to be an ordinary one with memory of its own, seen through `from`.
+    bool read_view(const dlpack::Tensor& from, const char* letters) {
+        view = from;
+        return accept(letters);
     }
 
     // contiguous where an order is both: sizes of 1 have no order.
@@ -136,6 +141,19 @@ private:
         Py_XDECREF(size);
         Py_XDECREF(held);
         return none;
+    }
+
+    // What `view` shows, if it can be read in place.
+    bool accept(const char* letters) {
+        data = nullptr;
+        letter = format();
+        if (view.device.type != dlpack::CPU || !letter || !std::strchr(letters, letter)) return false;
+        count = 1;
+        for (std::int32_t i = 0; i < view.axes; ++i) count *= view.shape[i];
+        if (!count || !view.data) return false;
+        char* const at = static_cast<char*>(view.data) + view.byte_offset;
+        if (reinterpret_cast<std::uintptr_t>(at) % (view.type.bits / 8) == 0) data = at;
+        return data != nullptr;
     }
 
     char format() const {

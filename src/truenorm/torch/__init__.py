@@ -6,7 +6,7 @@ except ImportError as error:
     raise ImportError("truenorm.torch: PyTorch is not installed. Install it: pip install 'truenorm[torch]'.") from error
 
 from truenorm.torch import functional
-from truenorm.torch._kernel import kernels_read_tensors
+from truenorm.torch._kernel import autograd_in_cpp, kernels_read_tensors
 from truenorm.torch.accumulation import accumulate
 from truenorm.torch.conversion import convert, revert
 from truenorm.torch.folding import FoldingReport, fold
@@ -64,6 +64,7 @@ __all__ = [
     "PaddingWarning",
     "RMSNorm",
     "accumulate",
+    "autograd_in_cpp",
     "convert",
     "fold",
     "freeze",

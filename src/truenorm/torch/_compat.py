@@ -6,7 +6,9 @@ handle. tests/torch/test_compat.py removes them one by one.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -248,6 +250,13 @@ def ragged_axis(jagged: Tensor) -> int:
 
 # DLPack's C functions, through which the kernels read tensors: torch 2.10 and later have them.
 dlpack_exchange: Any = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def load_nodes() -> Any:
+    """The module of nodes in C++ that was built against exactly this torch; None if there is none."""
+    name = "_torch_" + re.sub(r"\W", "_", torch.__version__)
+    found = importlib.util.find_spec(f"truenorm.{name}")
+    return None if found is None else importlib.import_module(found.name)
 
 
 def process_group(name: str) -> Any:

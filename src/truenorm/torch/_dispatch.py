@@ -79,9 +79,7 @@ def run(
     found = find_call(input.x, norms, weight, bias, input.ragged, fixed, padding)
     if not isinstance(found, str) and (found[2].weight_shape == shape or operator is None):
         x, call, plan, ragged = found
-        if not torch.is_grad_enabled():
-            return _kernel.forward(x, weight, bias, call), call
-        return _kernel.apply(x, weight, bias, (call, plan, ragged, padding, fixed is not None)), call
+        return _kernel.run(x, weight, bias, (call, plan, ragged, padding, fixed is not None)), call
     parameters = (weight, bias, *buffers) if fixed is None else (weight, bias, fixed.mean, fixed.var)
     masked = input.ragged is not None or input.packed
     if _compat.is_tracing() and (masked or operator is None):

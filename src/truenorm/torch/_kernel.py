@@ -53,6 +53,19 @@ def kernels_read_tensors() -> bool:
     return KERNELS_READ_TENSORS
 
 
+def autograd_in_cpp() -> bool:
+    """Whether steps of the kernels are nodes in C++ of torch's autograd graph, and not functions in Python.
+
+    The nodes are built against one version of torch, if asked for. They change no number, but small layers are faster.
+
+    Examples:
+        >>> import truenorm.torch as tnt
+        >>> tnt.autograd_in_cpp() in (True, False)
+        True
+    """
+    return nodes is not None
+
+
 def is_readable(tensor: Tensor) -> bool:
     """Whether a kernel can read this tensor in place, whatever its strides: an ordinary float tensor on the CPU."""
     return KERNELS_READ_TENSORS and _compat.in_plain_eager_mode() and bool(native.can_read(tensor))
@@ -118,16 +131,19 @@ class KernelNorm(torch.autograd.Function):
         ctx.save_for_backward(x, weight, None if context[1].norm.activation is None else bias)
         ctx.context = context
         ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.set_materialize_grads(False)
         y = torch.empty_like(x)
         if not context[0].forward(x, y, weight, bias):
             raise RuntimeError(CHANGED)
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.compiler.is_compiling():  # compiled autograd, which cannot look into a kernel's call
             found: tuple[Tensor | None, ...] = _backward_in_eager_mode(ctx, dy)
             return found
+        if dy is None:
+            return None, None, None, None
         x, weight, bias = ctx.saved_tensors
         return *differentiate(ctx.context, x, dy, weight, bias, ctx.bias_dtype, ctx.needs_input_grad), None
 
@@ -135,8 +151,19 @@ class KernelNorm(torch.autograd.Function):
 _disable: Any = torch.compiler.disable
 _backward_in_eager_mode = _disable(KernelNorm.backward)
 
-# For plain eager mode, which the caller has checked.
-apply = _compat.apply_of(KernelNorm)
+_apply = _compat.apply_of(KernelNorm)
+
+
+def run(x: Tensor, weight: Tensor | None, bias: Tensor | None, context: Context) -> Tensor:
+    """y with autograd, in plain eager mode, which the caller has checked."""
+    y: Tensor
+    if nodes is not None:
+        y = nodes.apply(x, weight, bias, context)
+    elif torch.is_grad_enabled():
+        y = _apply(x, weight, bias, context)
+    else:
+        y = forward(x, weight, bias, context[0])
+    return y
 
 
 def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, call: _native.Call) -> Tensor:
@@ -211,6 +238,12 @@ def backward(
             return dx, dweight, dbias
     what = f"{tuple(x.shape)}, {x.dtype}" + ("" if weight is None else f" and {tuple(weight.shape)}")
     raise RuntimeError(f"backward: x and weight as and where they were in forward, got {what}.")
+
+
+# native/torch/autograd.cpp, where it was built against this torch: the autograd functions as nodes in C++.
+nodes: Any = _compat.load_nodes() if KERNELS_READ_TENSORS else None
+if nodes is not None:
+    nodes.set_up(native.call_functions, differentiate)
 
 
 def _empty_bias(plan: KernelPlan, dtype: torch.dtype | None) -> Tensor | None:

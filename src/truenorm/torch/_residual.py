@@ -77,7 +77,8 @@ def _by_kernel(
     if plan.weight_shape != shape or groups[1] or groups[4]:  # the layout of the kernel is not that of rows
         return None
     residual = _kernel.in_order(residual, call.channels_last)
-    y, total = _apply(x, residual, weight, bias, (call, plan, ragged, padding, False))
+    apply = _apply if _kernel.nodes is None else _kernel.nodes.apply_to_sum
+    y, total = apply(x, residual, weight, bias, (call, plan, ragged, padding, False))
     return y, total
 
 
@@ -89,7 +90,7 @@ class SumNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, context: _kernel.Context
     ) -> tuple[Tensor, Tensor]:
         y, total = torch.empty_like(x), torch.empty_like(x)
-        if not context[0].forward_of_sum(x, y, weight, bias, residual, total):
+        if not context[0].forward(x, y, weight, bias, residual, total):
             raise RuntimeError(_kernel.CHANGED)
         ctx.save_for_backward(total, weight, None if context[1].norm.activation is None else bias)
         ctx.context, ctx.bias_dtype = context, None if bias is None else bias.dtype
