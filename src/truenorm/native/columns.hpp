@@ -9,13 +9,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "tile.hpp"
-#include "verb_arguments.hpp"
+#include "coefficients.hpp"
 
 namespace truenorm {
 
 constexpr std::int64_t CHUNK_ROWS = 512;         // rows of one item of work, and of one part that is merged
 constexpr std::int64_t PART_ELEMENTS = 1 << 17;  // elements of lists that stay in the cache from one sweep to the next
+constexpr std::int64_t SWEPT = 1 << 15;          // elements that one item of work writes, if they are whole rows
 constexpr std::int64_t PARTS = 8;                // so many of them are enough for the threads
 
 // The lists `first` to `end`, and the threads that share them; null: this one alone.
@@ -153,9 +153,9 @@ template <class T, class A> void measure_lists(const Measure<T>& call, const Lis
 }
 
 // z (w): dy times the derivative of the activation. scale: of the normalization, rstd * weight.
-template <class T, class B>
-void derive_columns(Activation kind, const T* x, const T* dy, T* z, int w, const Tile<B>& tile, const B* scale) {
-    loops<T, B>().column_forward(x, z, w, tile.hi, tile.lo, scale, tile.bias);
+template <class T, class A>
+void derive_columns(Activation kind, const T* x, const T* dy, T* z, int w, const Tile<A>& tile, const A* scale) {
+    loops<T, A>().column_forward(x, z, w, w, tile.hi, tile.low(), scale, tile.bias);
     loops<T, typename Accumulator<T>::type>().derive(kind, dy, z, w);
 }
 
@@ -163,43 +163,44 @@ template <class T, class A> void measure_columns(const Measure<T>& call) {
     each_part(call.p, call.runs, [&](const Lists& lists) { measure_lists<T, A>(call, lists); });
 }
 
-// row(row, tile, c, to, w) writes w columns of every valid row, tile by tile; padding in between is filled. From the
-// last chunk to the first: the sweep before this one ended there, so much of it is still in a cache.
-template <class T, class A, class Fill, class Row> void sweep_columns(const CallParams& p, const ValidRuns& runs,
-                                                                      const Lists& lists, const Output<T>& to,
-                                                                      const T* from, Fill fill, Row row) {
-    const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
-    const std::vector<Chunk> chunks = chunks_of(runs, CHUNK_ROWS, lists.first, lists.end);
-    const std::int64_t items = static_cast<std::int64_t>(chunks.size()) * tiles;
-    const auto gap = [&](std::int64_t begin, std::int64_t end, std::int64_t c, std::int64_t w) {
-        if (w == width) return to.fill(from, begin * width, (end - begin) * width);
-        for (std::int64_t r = begin; r < end; ++r) to.fill(from, r * width + c, w);
+// write(tile, row, c, rows, w, to) writes w columns from c on of valid rows from `row` on, which are whole if there is
+// more than one; padding in between is filled. fill: as in coefficients.hpp. From the last
+// rows to the first: the sweep before this one ended there, so much of it is still in a cache.
+template <class T, class A, class Fill, class Write> void sweep_columns(const CallParams& p, const ValidRuns& runs,
+                                                                        const Lists& lists, const Output<T>& to,
+                                                                        const T* from, Fill fill, Write write) {
+    const std::int64_t width = p.width(), count = lists.end - lists.first;
+    const auto fill_list = [&](std::int64_t list) {
+        return [&, list](auto& part, std::int64_t c, int w) { fill(part, list * p.kept, c, w); };
     };
+    const bool narrow = !p.sample_weight;
+    const Tiles<A> memory(narrow ? count : 0, width);
+    std::vector<Tile<A>> tiles(narrow ? count : 0);
+    auto prepare = [&](std::int64_t i) { tiles[i] = filled(memory[i], 0, width, fill_list(lists.first + i)); };
+    lists.share(static_cast<std::int64_t>(tiles.size()), prepare);
+
+    const std::int64_t rows = std::clamp(SWEPT / width, std::int64_t{1}, CHUNK_ROWS);
+    const std::vector<Chunk> chunks = chunks_of(runs, rows, lists.first, lists.end);
+    const auto items = static_cast<std::int64_t>(chunks.size());
+    const auto gap = [&](std::int64_t begin, std::int64_t end) { to.fill(from, begin * width, (end - begin) * width); };
     auto item = [&](std::int64_t turn) {
-        const std::int64_t index = items - 1 - turn, c = index % tiles * TILE;
-        const Chunk& chunk = chunks[index / tiles];
-        const int w = static_cast<int>(width - c < TILE ? width - c : TILE);
-        with_tile<A>(
-            !p.sample_weight, [&](auto& tile) { fill(tile, chunk.list, c, w); },
-            [&](auto& tile) {
-                runs.walk(chunk.list, chunk.from, chunk.to,
-                          [&](std::int64_t start, std::int64_t length, std::int64_t i) {
-                              if (start == runs.runs[i].start) gap(runs.end_before(i), start, c, w);
-                              if (w == width)
-                                  return to.put_rows(start * width, length, width,
-                                                     [&](T* into, std::int64_t r, std::int64_t, std::int64_t) {
-                                                         row(start + r, tile, 0, into, w);
-                                                     });
-                              for (std::int64_t r = start; r < start + length; ++r)
-                                  to.put(r * width + c, w,
-                                         [&](T* into, std::int64_t, std::int64_t) { row(r, tile, c, into, w); });
-                          });
+        const Chunk& chunk = chunks[items - 1 - turn];
+        const auto sweep = [&](const auto& tile) {
+            runs.walk(chunk.list, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t length, std::int64_t i) {
+                if (start == runs.runs[i].start) gap(runs.end_before(i), start);
+                to.put_block(start * width, length, width,
+                             [&](T* into, std::int64_t row, std::int64_t count, std::int64_t c, std::int64_t w) {
+                                 write(tile.part(c), start + row, c, count, w, into);
+                             });
             });
+        };
+        if (narrow && tiles[chunk.list - lists.first].fits) sweep(tiles[chunk.list - lists.first]);
+        else with_tile<double>(false, 0, width, fill_list(chunk.list), sweep);
         to.finish();
     };
     lists.share(items, item);
     if (lists.end < runs.lists()) return;
-    gap(runs.end_before(static_cast<std::int64_t>(runs.runs.size())), p.rows, 0, width);
+    gap(runs.end_before(static_cast<std::int64_t>(runs.runs.size())), p.rows);
     to.finish();
 }
 
@@ -207,25 +208,17 @@ template <class T, class A> void forward_columns(const Forward<T>& call) {
     const CallParams& p = call.p;
     const Moments* const found = call.moments;
     const std::int64_t width = p.width();
-    const Parameter weight(call.affine.weight, width), bias(call.affine.bias, width);
     std::vector<double> rstd(p.statistics());
     each_part(p, call.runs, [&](const Lists& lists) {
         if (!call.given) measure_lists<T, A>(call.measure(), lists);
         const std::int64_t first = lists.first * p.kept;
         rstd_of(p, found + first, lists.end * p.kept - first, &rstd[first]);
         sweep_columns<T, A>(
-            p, call.runs, lists, call.y, p.keep_padding ? call.x : nullptr,
-            [&](auto& tile, std::int64_t o, std::int64_t c, int w) {
-                each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
-                    const std::int64_t i = o * p.kept + k;
-                    tile.center(begin, end, center_of(found[i], rstd[i]));
-                    tile.multiply(tile.scale, begin, end, rstd[i], weight, c);
-                });
-                tile.multiply(tile.bias, 0, w, 1, bias, c);
-            },
-            [&](std::int64_t r, auto& tile, std::int64_t c, T* to, int w) {
+            p, call.runs, lists, call.y, p.keep_padding ? call.x : nullptr, coefficients_of_y(call, rstd.data()),
+            [&](const auto& tile, std::int64_t r, std::int64_t c, std::int64_t rows, std::int64_t w, T* y) {
                 using B = std::remove_reference_t<decltype(tile.hi[0])>;
-                loops<T, B>().column_forward(call.x + r * width + c, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
+                loops<T, B>().column_forward(call.x + r * width + c, y, rows * w, w, tile.hi, tile.low(), tile.scale,
+                                             tile.bias);
             });
     });
 }
@@ -236,12 +229,13 @@ inline void add(double* __restrict__ into, const double* __restrict__ more, std:
 
 // The sums of all statistics. parts (chunks, 2, W): written; those of a list's first chunk are the sums of dy, and of
 // dy * xhat, over the list. rstd: (statistics).
-template <class T, class A> void sums_columns(const Backward<T>& call, const Lists& lists, const double* rstd,
-                                              const Parameter& weight, const Parameter& bias, double* parts) {
+template <class T, class A>
+void sums_columns(const Backward<T>& call, const Lists& lists, const double* rstd, double* parts) {
     const CallParams& p = call.p;
     const Moments* const found = call.moments;
     const std::int64_t width = p.width(), tiles = (width + TILE - 1) / TILE;
     const std::vector<Chunk> chunks = chunks_of(call.runs, CHUNK_ROWS, lists.first, lists.end);
+    const auto fill = coefficients_of_sums(call, rstd);
     auto item = [&](std::int64_t index) {
         const Chunk& chunk = chunks[index / tiles];
         const std::int64_t c = index % tiles * TILE;
@@ -250,17 +244,8 @@ template <class T, class A> void sums_columns(const Backward<T>& call, const Lis
         std::fill_n(into_plain, w, 0.0);
         std::fill_n(into_product, w, 0.0);
         with_tile<A>(
-            true,
-            [&](auto& tile) {
-                each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
-                    const std::int64_t i = chunk.list * p.kept + k;
-                    tile.center(begin, end, center_of(found[i], rstd[i]));
-                    tile.spread(tile.scale, begin, end, rstd[i]);
-                    if (call.activated()) tile.multiply(tile.weighted, begin, end, rstd[i], weight, c);
-                });
-                if (call.activated()) tile.multiply(tile.bias, 0, w, 1, bias, c);
-            },
-            [&](auto& tile) {
+            true, c, w, [&](auto& part, std::int64_t c, int w) { fill(part, chunk.list * p.kept, c, w); },
+            [&](const auto& tile) {
                 using B = std::remove_reference_t<decltype(tile.hi[0])>;
                 const ChunkRows all(p, call.runs, chunk, nullptr);
                 const T *xs[CHUNK_ROWS], *dys[CHUNK_ROWS];
@@ -303,47 +288,44 @@ template <class T, class A> void sums_columns(const Backward<T>& call, const Lis
         for (std::int64_t k = 0; k < p.kept; ++k) {
             Sums& into = call.sums[list * p.kept + k];
             for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
-                into.dxhat += weight.values[c] * one[c];
-                into.dxhat_xhat += weight.values[c] * two[c];
+                into.dxhat += call.affine.weight[c] * one[c];
+                into.dxhat_xhat += call.affine.weight[c] * two[c];
             }
         }
     }
 }
 
 // dx. rstd: (statistics).
-template <class T, class A> void write_columns(const Backward<T>& call, const Lists& lists, const double* rstd,
-                                               const Parameter& weight, const Parameter& bias) {
+template <class T, class A> void write_columns(const Backward<T>& call, const Lists& lists, const double* rstd) {
     const CallParams& p = call.p;
-    const Moments* const found = call.moments;
     const Sums* const sums = call.used();
     const std::int64_t width = p.width();
     sweep_columns<T, A>(
-        p, call.runs, lists, call.dx, p.keep_padding ? call.dy : nullptr,
-        [&](auto& tile, std::int64_t o, std::int64_t c, int w) {
-            each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
-                const std::int64_t i = o * p.kept + k;
-                const double own = scale_of(p, found[i], sums, rstd[i]);
-                const Shared shared = shared_of(p, found[i], sums ? sums + i : nullptr, own);
-                tile.center(begin, end, sums || call.activated() ? center_of(found[i], own) : 0);
-                tile.multiply(tile.scale, begin, end, own, weight, c);
-                tile.spread(tile.through_mean, begin, end, shared.through_mean);
-                tile.spread(tile.through_var, begin, end, shared.through_var);
-            });
-            if (call.activated()) tile.multiply(tile.bias, 0, w, 1, bias, c);
-            else if (!sums) tile.spread(tile.bias, 0, w, 0);
-        },
-        [&](std::int64_t r, auto& tile, std::int64_t c, T* to, int w) {
+        p, call.runs, lists, call.dx, p.keep_padding ? call.dy : nullptr, coefficients_of_dx(call, rstd),
+        [&](const auto& tile, std::int64_t row, std::int64_t c, std::int64_t rows, std::int64_t w, T* dx) {
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
-            const std::int64_t at = r * width + c;
-            const T* dy = call.dy + at;
-            if (!sums && !call.activated())  // the moments are constants: x is not read
-                return loops<T, B>().column_forward(dy, to, w, tile.hi, tile.lo, tile.scale, tile.bias);
-            T z[TILE];
-            if (call.activated()) derive_columns(p.activation, call.x + at, dy, z, w, tile, tile.scale), dy = z;
-            // Moments that are constants do not pass on anything of x: s = 0.
-            const B s = static_cast<B>(!sums ? 0.0 : p.sample_weight ? p.sample_weight[r] : 1.0);
-            loops<T, B>().column_backward(call.x + at, dy, to, w, tile.hi, tile.lo, tile.scale, tile.through_mean,
-                                          tile.through_var, s);
+            const T *const x = call.x + row * width + c, *const dy = call.dy + row * width + c;
+            if (!call.reads_x())
+                return loops<T, B>().column_forward(dy, dx, rows * w, w, tile.hi, tile.low(), tile.scale, tile.bias);
+            const auto write = [&](std::int64_t at, std::int64_t n, const T* dy, const Tile<B>& tile) {
+                // Moments that are constants do not pass on anything of x: s = 0.
+                const B s = static_cast<B>(!sums ? 0.0 : p.sample_weight ? p.sample_weight[row + at / w] : 1.0);
+                loops<T, B>().column_backward(x + at, dy, dx + at, n, w, tile.coefficients(), s);
+            };
+            if (!call.activated() && !p.sample_weight) return write(0, rows * w, dy, tile);
+            for (std::int64_t at = 0; at < rows * w; at += w) {
+                if (!call.activated()) {
+                    write(at, w, dy + at, tile);
+                    continue;
+                }
+                T z[TILE];
+                for (std::int64_t i = 0; i < w; i += TILE) {
+                    const int n = w - i < TILE ? static_cast<int>(w - i) : TILE;
+                    const Tile<B> part = tile.part(i);
+                    derive_columns(p.activation, x + at + i, dy + at + i, z, n, part, part.scale);
+                    write(at + i, n, z, part);
+                }
+            }
         });
 }
 
@@ -351,7 +333,6 @@ template <class T, class A> void backward_columns(const Backward<T>& call) {
     const CallParams& p = call.p;
     const Moments* const found = call.moments;
     const std::int64_t width = p.width();
-    const Parameter weight(call.affine.weight, width), bias(call.affine.bias, width);
     std::vector<double> rstd(p.statistics());
     const ValidRuns& runs = call.runs;
     std::vector<std::int64_t> chunks{0};  // before each list, and of all
@@ -360,9 +341,8 @@ template <class T, class A> void backward_columns(const Backward<T>& call) {
     each_part(p, runs, [&](const Lists& lists) {
         const std::int64_t first = lists.first * p.kept;
         rstd_of(p, found + first, lists.end * p.kept - first, &rstd[first]);
-        if (!call.given)
-            sums_columns<T, A>(call, lists, rstd.data(), weight, bias, &parts[chunks[lists.first] * 2 * width]);
-        if (call.dx) write_columns<T, A>(call, lists, rstd.data(), weight, bias);
+        if (!call.given) sums_columns<T, A>(call, lists, rstd.data(), &parts[chunks[lists.first] * 2 * width]);
+        if (call.dx) write_columns<T, A>(call, lists, rstd.data());
     });
     for (std::int64_t list = 0; !call.given && list < runs.lists(); ++list) {
         if (runs.count[list] == 0) continue;

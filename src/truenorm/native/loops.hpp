@@ -30,11 +30,9 @@ template <class T, class A> struct RowSums {
     A *dweight, *dbias;          // (n): added to
 };
 
-// What the gradients of planes are computed with, one of each for a plane.
-template <class A> struct PlaneCoefficients {
+// What dx is computed with, one of each for a column or plane. lo: null if it is 0.
+template <class A> struct Coefficients {
     const A *hi, *lo, *scale, *through_mean, *through_var;
-
-    PlaneCoefficients plane(int k) const { return {hi + k, lo + k, scale + k, through_mean + k, through_var + k}; }
 };
 
 template <class T, class A> struct Loops {
@@ -44,9 +42,12 @@ template <class T, class A> struct Loops {
                            double* m2);
     void (*column_sums)(const T* const* x, const T* const* dy, int n, int more, int w, const A* hi, const A* lo,
                         const A* rstd, double* dy_sum, double* dy_xhat_sum);
-    void (*column_forward)(const T* x, T* y, std::int64_t w, const A* hi, const A* lo, const A* scale, const A* bias);
-    void (*column_backward)(const T* x, const T* dy, T* dx, std::int64_t w, const A* hi, const A* lo, const A* scale,
-                            const A* through_mean, const A* through_var, A s);
+    // x, y, dy, dx: n elements of rows of w columns that lie one after another, the last of which may be a part of one.
+    // lo: null if it is 0.
+    void (*column_forward)(const T* x, T* y, std::int64_t n, std::int64_t w, const A* hi, const A* lo, const A* scale,
+                           const A* bias);
+    void (*column_backward)(const T* x, const T* dy, T* dx, std::int64_t n, std::int64_t w, const Coefficients<A>& of,
+                            A s);
 
     // Stretches: n contiguous elements of one statistic. x: (n). s: (n) sample weights. Sums are of `rows` <= GROUP
     // stretches: x and dy are (rows) pointers to n elements, all other arrays (rows).
@@ -55,11 +56,11 @@ template <class T, class A> struct Loops {
                  const A* rstd, double* dy_sum, double* dy_xhat_sum);
 
     // Planes: n elements of each of `planes`, which begin `stride` elements apart. s: (n) sample weights; null: all 1.
-    // All other arrays: (planes).
-    void (*forward)(const T* x, T* y, int planes, std::int64_t stride, std::int64_t n, const A* hi, const A* lo,
-                    const A* scale, const A* bias);
-    void (*backward)(const T* x, const T* dy, T* dx, int planes, std::int64_t stride, std::int64_t n,
-                     const PlaneCoefficients<A>& of, const double* s);
+    // lo: null if it is 0. All other arrays: (planes).
+    void (*forward)(const T* x, T* y, std::int64_t planes, std::int64_t stride, std::int64_t n, const A* hi,
+                    const A* lo, const A* scale, const A* bias);
+    void (*backward)(const T* x, const T* dy, T* dx, std::int64_t planes, std::int64_t stride, std::int64_t n,
+                     const Coefficients<A>& of, const double* s);
 
     // Rows: `rows` <= GROUP stretches of n elements, each with a statistic of its own. x: (rows) pointers to n
     // elements; mean, m2: (rows). Elements `ahead` further on are prefetched; 0: none.
@@ -69,6 +70,11 @@ template <class T, class A> struct Loops {
     void (*row_forward)(const T* x, T* y, std::int64_t n, A hi, A lo, A rstd, const A* weight, const A* bias);
     void (*row_backward)(const T* x, const T* dy, T* dx, std::int64_t n, A hi, A lo, A rstd, const A* weight,
                          A through_mean, A through_var);
+
+    // Coefficients from double; false if A does not hold them all with all their digits. split: hi + lo = mean.
+    // product: to = one * two, or one if two is null.
+    bool (*split)(const double* mean, std::int64_t n, A* hi, A* lo);
+    bool (*product)(const double* one, const double* two, std::int64_t n, A* to);
 
     // What comes before and after, on n numbers that are in a cache. activate: y = activation(y). derive: z = dy times
     // the activation's derivative at z. add: to = one + two, where `to` may be one of them.

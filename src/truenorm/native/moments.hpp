@@ -169,12 +169,6 @@ inline double scale_of(const CallParams& p, const Moments& m, const Sums* sums, 
     return sums && p.center && m.count == 1 && !p.sample_weight ? 0 : rstd;
 }
 
-// Whether float holds a coefficient with all its digits. If it is not finite, double is used: inf and NaN stay visible.
-template <class A> inline bool holds(double value) {
-    const double size = std::fabs(value);  // without branches: it is asked of each channel
-    return sizeof(A) == sizeof(double) || (size == 0) | ((size > 1e-30) & (size < 1e30));
-}
-
 // A statistic in the type of a loop: the mean in two parts, and rstd. fits: whether the type holds them.
 template <class A> struct LoopStatistic {
     A hi, lo, rstd;

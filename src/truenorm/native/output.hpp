@@ -90,8 +90,15 @@ public:
     // write(to, row, i, m) is to write elements i to i + m of a row: of `rows` rows of n elements that lie one after
     // another from `at` on. What follows is done as by `put`.
     template <class Write> void put_rows(std::int64_t at, std::int64_t rows, std::int64_t n, Write write) const {
-        const auto of_all = [&](T* to, std::int64_t row, std::int64_t count, std::int64_t i, std::int64_t m) {
+        put_block(at, rows, n, [&](T* to, std::int64_t row, std::int64_t count, std::int64_t i, std::int64_t m) {
             for (std::int64_t r = 0; r < count; ++r) write(to + r * n, row + r, i, m);
+        });
+    }
+
+    // The same for several rows at once, as in `put_together`.
+    template <class Write> void put_block(std::int64_t at, std::int64_t rows, std::int64_t n, Write write) const {
+        const auto of_all = [&](T* to, std::int64_t row, std::int64_t count, std::int64_t i, std::int64_t m) {
+            write(to, row, count, i, m);
             follow(to, at + row * n + i, count * m);
         };
         put_together(at, rows, n, of_all, follows());

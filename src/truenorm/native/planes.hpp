@@ -10,8 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "tile.hpp"
-#include "verb_arguments.hpp"
+#include "coefficients.hpp"
 
 namespace truenorm {
 
@@ -181,29 +180,57 @@ inline std::int64_t statistic_of(const CallParams& p, std::int64_t q, std::int64
     return q / p.reduced * p.kept + k;
 }
 
-// use(tile, c, w) for the planes from `from` to `to`, w of them from c on, whose coefficients fill(tile, c, w) gives:
-// in A where it holds those of a plane, else in double.
-template <class A, class Fill, class Use>
-void each_tile(std::int64_t from, std::int64_t to, bool narrow, Fill fill, Use use) {
-    for (std::int64_t c = from; c < to; c += TILE) {
-        const int w = static_cast<int>(to - c < TILE ? to - c : TILE);
-        if (narrow) {
-            Tile<A> tile;
-            fill(tile, c, w);
-            if (tile.fits) {
-                use(tile, c, w);
-                continue;
-            }
-        }
-        for (std::int64_t one = c; one < c + w; ++one)  // what a plane gets does not depend on those beside it
-            with_tile<A>(narrow, [&](auto& tile) { fill(tile, one, 1); }, [&](auto& tile) { use(tile, one, 1); });
+// The coefficients of planes: fill(part, first, c, w) gives those of w planes from c on, whose first statistic is
+// `first`. Those of statistics that several sequences share are prepared once.
+template <class A, class Fill> class PlaneTiles {
+public:
+    PlaneTiles(const CallParams& p, bool narrow, Fill fill)
+        : p(p), narrow(narrow), fill(fill), shared(p.reduced > 1 && narrow ? p.outer : 0), memory(shared, p.width()) {
+        for (std::int64_t o = 0; o < shared; ++o)
+            tiles.push_back(filled(memory[o], 0, p.width(), fill_from(o * p.kept)));
     }
+
+    // use(tile, c, w) for the planes from `from` to `to` of sequence q, w of them from c on: in A where it holds their
+    // coefficients, else in double.
+    template <class Use> void each(std::int64_t q, std::int64_t from, std::int64_t to, Use use) const {
+        const std::int64_t o = q / p.reduced;
+        if (shared && tiles[o].fits) return use(tiles[o].part(from), from, to - from);
+        const auto fill_here = fill_from(o * p.kept);
+        if (!shared && narrow) {
+            const Tiles<A> own(1, to - from);
+            const Tile<A> tile = filled(own[0], from, to - from, fill_here);
+            if (tile.fits) return use(tile, from, to - from);
+        }
+        for (std::int64_t c = from; c < to; ++c)  // what a plane gets does not depend on those beside it
+            with_tile<A>(narrow, c, 1, fill_here, [&](const auto& tile) { use(tile, c, 1); });
+    }
+
+    // use(tile) with the coefficients of plane c of sequence q in double.
+    template <class Use> void in_double(std::int64_t q, std::int64_t c, Use use) const {
+        with_tile<double>(false, c, 1, fill_from(q / p.reduced * p.kept), use);
+    }
+
+private:
+    const CallParams& p;
+    const bool narrow;
+    const Fill fill;
+    const std::int64_t shared;
+    const Tiles<A> memory;
+    std::vector<Tile<A>> tiles;
+
+    auto fill_from(std::int64_t first) const {
+        return [this, first](auto& part, std::int64_t c, int w) { fill(part, first, c, w); };
+    }
+};
+
+template <class A, class Fill> PlaneTiles<A, Fill> plane_tiles(const CallParams& p, bool narrow, Fill fill) {
+    return {p, narrow, fill};
 }
 
 // Writes w planes of sequence q, from c on. write(k, count, start, to, n) writes n elements of `count` planes, from
 // `start` on, to `to` and so on: plane c + k is the first of them. Padding is filled.
 template <class T, class Write> void write_planes(const CallParams& p, const ValidRuns& runs, const Output<T>& output,
-                                                  const T* padding, std::int64_t q, std::int64_t c, int w,
+                                                  const T* padding, std::int64_t q, std::int64_t c, std::int64_t w,
                                                   Write write) {
     const std::int64_t first = (q * p.width() + c) * p.positions, base = q * p.extent;
     const auto begin_of = runs.runs.begin() + runs.first[q], end_of = runs.runs.begin() + runs.first[q + 1];
@@ -221,7 +248,7 @@ template <class T, class Write> void write_planes(const CallParams& p, const Val
                                 const std::int64_t start = std::max(run->start - base, i),
                                                    end = std::min(run->start - base + run->length, i + n);
                                 gap(at, start);
-                                write(k, static_cast<int>(count), start, to + start - i, end - start);
+                                write(k, count, start, to + start - i, end - start);
                                 at = end;
                             }
                             gap(at, i + n);
@@ -230,36 +257,29 @@ template <class T, class Write> void write_planes(const CallParams& p, const Val
 
 template <class T, class A> void forward_planes(const Forward<T>& call) {
     const CallParams& p = call.p;
-    const Parameter weight(call.affine.weight, p.width()), bias(call.affine.bias, p.width());
     Moments* const found = call.moments;
     const bool together = p.reduced == 1;  // each group is a statistic of its own: measure it and write it at once
     if (!call.given && !together) measure_planes<T, A>(call.measure());
     std::vector<double> rstd(p.statistics());
     if (!together) rstd_of(p, found, p.statistics(), rstd.data());
+    const auto tiles = plane_tiles<A>(p, true, coefficients_of_y(call, rstd.data()));
     sweep_planes(p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) {
         const std::int64_t q = p.sequences - 1 - turn,
                            first = statistic_of(p, q, 0);  // from the last: see sweep_columns
         if (!call.given && together) measure_groups<T, A>(call.measure(), q, from, to, found + first);
         if (together) rstd_of(p, found + first + from, to - from, &rstd[first + from]);
-        const auto fill = [&](auto& tile, std::int64_t c, int w) {
-            each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
-                const double factor = rstd[first + k];
-                tile.center(begin, end, center_of(found[first + k], factor));
-                tile.multiply(tile.scale, begin, end, factor, weight, c);
-            });
-            tile.multiply(tile.bias, 0, w, 1, bias, c);
-        };
-        each_tile<A>(from * p.channels, to * p.channels, true, fill, [&](auto& tile, std::int64_t c, int w) {
+        tiles.each(q, from * p.channels, to * p.channels, [&](const auto& tile, std::int64_t c, std::int64_t w) {
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
             write_planes(p, call.runs, call.y, p.keep_padding ? call.x : nullptr, q, c, w,
-                         [&](std::int64_t k, int count, std::int64_t start, T* y, std::int64_t n) {
+                         [&](std::int64_t k, std::int64_t count, std::int64_t start, T* y, std::int64_t n) {
                              const T* const x = call.x + (q * p.width() + c + k) * p.positions + start;
-                             loops<T, B>().forward(x, y, count, p.positions, n, tile.hi + k, tile.lo + k,
-                                                   tile.scale + k, tile.bias + k);
+                             const Tile<B> of = tile.part(k);
+                             loops<T, B>().forward(x, y, count, p.positions, n, of.hi, of.low(), of.scale, of.bias);
                              if (p.activation == Activation::none) return;
                              const auto& after = loops<T, typename Accumulator<T>::type>();
                              if (n == p.positions) return after.activate(p.activation, y, count * n);
-                             for (int r = 0; r < count; ++r) after.activate(p.activation, y + r * p.positions, n);
+                             for (std::int64_t r = 0; r < count; ++r)
+                                 after.activate(p.activation, y + r * p.positions, n);
                          });
         });
         call.y.finish();
@@ -270,35 +290,26 @@ template <class T, class A> void forward_planes(const Forward<T>& call) {
 // rstd * weight.
 template <class T, class B> void derive_plane(Activation kind, const T* x, const T* dy, T* z, std::int64_t n,
                                               const Tile<B>& tile, const B* scale, std::int64_t k) {
-    loops<T, B>().forward(x, z, 1, n, n, tile.hi + k, tile.lo + k, scale + k, tile.bias + k);
+    const Tile<B> of = tile.part(k);
+    loops<T, B>().forward(x, z, 1, n, n, of.hi, of.low(), scale + k, of.bias);
     loops<T, typename Accumulator<T>::type>().derive(kind, dy, z, n);
 }
 
 // plain and product (width), from plane `from` to `to` of sequence q: the sums of dy and of dy * xhat over each plane.
-// rstd: of each statistic.
-template <class T, class A> void sums_planes(const Backward<T>& call, std::int64_t q, std::int64_t from,
-                                             std::int64_t to, const double* rstd, const Parameter& weight,
-                                             const Parameter& bias, double* plain, double* product) {
+template <class T, class Coefficients> void sums_planes(const Backward<T>& call, const Coefficients& tiles,
+                                                        std::int64_t q, std::int64_t from, std::int64_t to,
+                                                        double* plain, double* product) {
     const CallParams& p = call.p;
     std::fill(plain + from, plain + to, 0.0);
     std::fill(product + from, product + to, 0.0);
     const Stretches<T> stretches(p, call.runs, q, 1);
     if (stretches.length == 0) return;
     T room[BATCH], room_dy[BATCH];
-    const std::int64_t first = statistic_of(p, q, 0);
     const int most = stretches.fit() ? at_once(stretches.length) : 1;
-    const auto fill = [&](auto& tile, std::int64_t c, int w) {
-        each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
-            tile.center(begin, end, center_of(call.moments[first + k], rstd[first + k]));
-            tile.spread(tile.scale, begin, end, rstd[first + k]);
-            if (call.activated()) tile.multiply(tile.weighted, begin, end, rstd[first + k], weight, c);
-        });
-        if (call.activated()) tile.multiply(tile.bias, 0, w, 1, bias, c);
-    };
-    each_tile<A>(from, to, true, fill, [&](auto& tile, std::int64_t of_tile, int w) {
+    tiles.each(q, from, to, [&](const auto& tile, std::int64_t of_tile, std::int64_t w) {
         using B = std::remove_reference_t<decltype(tile.hi[0])>;
-        for (int k = 0; k < w; k += most) {
-            const int n = w - k < most ? w - k : most;
+        for (std::int64_t k = 0; k < w; k += most) {
+            const int n = w - k < most ? static_cast<int>(w - k) : most;
             const std::int64_t c = of_tile + k;
             const auto add = [&](const T* const* xs, const T* const* dys, std::int64_t length) {
                 double here[GROUP], here_product[GROUP];
@@ -313,10 +324,10 @@ template <class T, class A> void sums_planes(const Backward<T>& call, std::int64
                 loops<T, B>().sums(xs, dys, n, length, tile.hi + k, tile.lo + k, tile.scale + k, here, here_product);
                 for (int r = 0; r < n; ++r) {
                     if (!std::isfinite(here[r]) || !std::isfinite(here_product[r])) {  // beyond float
-                        Tile<double> wide;
-                        fill(wide, c + r, 1);
-                        loops<T, double>().sums(xs + r, dys + r, 1, length, wide.hi, wide.lo, wide.scale, here + r,
-                                                here_product + r);
+                        tiles.in_double(q, c + r, [&](const Tile<double>& wide) {
+                            loops<T, double>().sums(xs + r, dys + r, 1, length, wide.hi, wide.lo, wide.scale, here + r,
+                                                    here_product + r);
+                        });
                     }
                     plain[c + r] += here[r];
                     product[c + r] += here_product[r];
@@ -349,48 +360,31 @@ template <class T, class A> void sums_planes(const Backward<T>& call, std::int64
     });
 }
 
-// dx of the groups `from` to `to` of sequence q.
-template <class T, class A> void backward_groups(const Backward<T>& call, std::int64_t q, std::int64_t from,
-                                                 std::int64_t to, const double* rstd, const Parameter& weight,
-                                                 const Parameter& bias) {
+// dx of the planes `from` to `to` of sequence q.
+template <class T, class Coefficients>
+void write_dx(const Backward<T>& call, const Coefficients& tiles, std::int64_t q, std::int64_t from, std::int64_t to) {
     const CallParams& p = call.p;
-    const Sums* const used = call.used();
-    const std::int64_t first = statistic_of(p, q, 0);
-    const auto fill = [&](auto& tile, std::int64_t c, int w) {
-        each_group(p, c, w, [&](int begin, int end, std::int64_t k) {
-            const Moments& moments = call.moments[first + k];
-            const Sums* const sums = used ? used + first + k : nullptr;
-            const double scale = scale_of(p, moments, sums, rstd[first + k]);
-            const Shared shared = shared_of(p, moments, sums, scale);
-            tile.center(begin, end, sums || call.activated() ? center_of(moments, scale) : 0);
-            tile.multiply(tile.scale, begin, end, scale, weight, c);
-            tile.spread(tile.through_mean, begin, end, shared.through_mean);
-            tile.spread(tile.through_var, begin, end, shared.through_var);
-        });
-        if (call.activated()) tile.multiply(tile.bias, 0, w, 1, bias, c);
-        else if (!used) tile.spread(tile.bias, 0, w, 0);
-    };
-    const bool narrow = !p.sample_weight;
-    each_tile<A>(from * p.channels, to * p.channels, narrow, fill, [&](auto& tile, std::int64_t c, int w) {
-        using B = std::remove_reference_t<decltype(tile.hi[0])>;
+    tiles.each(q, from, to, [&](const auto& all, std::int64_t c, std::int64_t w) {
+        using B = std::remove_reference_t<decltype(all.hi[0])>;
         write_planes(p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr, q, c, w,
-                     [&](std::int64_t k, int count, std::int64_t start, T* dx, std::int64_t n) {
+                     [&](std::int64_t k, std::int64_t count, std::int64_t start, T* dx, std::int64_t n) {
                          const std::int64_t at = (q * p.width() + c + k) * p.positions + start;
-                         if (!used && !call.activated())  // the moments are constants: x is not read
-                             return loops<T, B>().forward(call.dy + at, dx, count, p.positions, n, tile.hi + k,
-                                                          tile.lo + k, tile.scale + k, tile.bias + k);
-                         const PlaneCoefficients<B> of{tile.hi + k, tile.lo + k, tile.scale + k, tile.through_mean + k,
-                                                       tile.through_var + k};
+                         const Tile<B> tile = all.part(k);
+                         if (!call.reads_x())
+                             return loops<T, B>().forward(call.dy + at, dx, count, p.positions, n, tile.hi, tile.low(),
+                                                          tile.scale, tile.bias);
                          const double* const s = p.sample_weight ? p.sample_weight + q * p.extent + start : nullptr;
                          if (!call.activated())
-                             return loops<T, B>().backward(call.x + at, call.dy + at, dx, count, p.positions, n, of, s);
+                             return loops<T, B>().backward(call.x + at, call.dy + at, dx, count, p.positions, n,
+                                                           tile.coefficients(), s);
                          T z[PIECE];
-                         for (int r = 0; r < count; ++r)
+                         for (std::int64_t r = 0; r < count; ++r)
                              for (std::int64_t i = 0; i < n; i += PIECE) {
                                  const std::int64_t here = n - i < PIECE ? n - i : PIECE, from = r * p.positions + i;
                                  const T* const x = call.x + at + from;
-                                 derive_plane(p.activation, x, call.dy + at + from, z, here, tile, tile.scale, k + r);
-                                 loops<T, B>().backward(x, z, dx + from, 1, here, here, of.plane(r), s ? s + i : s);
+                                 derive_plane(p.activation, x, call.dy + at + from, z, here, tile, tile.scale, r);
+                                 loops<T, B>().backward(x, z, dx + from, 1, here, here, tile.part(r).coefficients(),
+                                                        s ? s + i : s);
                              }
                      });
     });
@@ -400,7 +394,6 @@ template <class T, class A> void backward_groups(const Backward<T>& call, std::i
 template <class T, class A> void backward_planes(const Backward<T>& call) {
     const CallParams& p = call.p;
     const std::int64_t width = p.width();
-    const Parameter weight(call.affine.weight, width), bias(call.affine.bias, width);
     const bool together = p.reduced == 1;  // each group is a statistic of its own: sum it and write it at once
     std::vector<double> rstd(p.statistics());
     if (!together) rstd_of(p, call.moments, p.statistics(), rstd.data());
@@ -408,6 +401,10 @@ template <class T, class A> void backward_planes(const Backward<T>& call) {
         const std::int64_t first = statistic_of(p, q, from);
         if (together) rstd_of(p, call.moments + first, to - from, &rstd[first]);
     };
+    const auto write_all = [&](const auto& tiles, std::int64_t q, std::int64_t from, std::int64_t to) {
+        write_dx(call, tiles, q, from * p.channels, to * p.channels);
+    };
+    const bool narrow = !p.sample_weight;
     if (!call.given) {
         // Of each sequence: the sums of dy, and of dy * xhat. Not 0 before.
         const std::unique_ptr<double[]> parts(new double[p.sequences * width * 2]);
@@ -416,18 +413,19 @@ template <class T, class A> void backward_planes(const Backward<T>& call) {
             Sums* const into = call.sums + statistic_of(p, q, 0);
             for (std::int64_t k = from; k < to; ++k)
                 for (std::int64_t c = k * p.channels; c < (k + 1) * p.channels; ++c) {
-                    into[k].dxhat += weight.values[c] * part[c];
-                    into[k].dxhat_xhat += weight.values[c] * part[width + c];
+                    into[k].dxhat += call.affine.weight[c] * part[c];
+                    into[k].dxhat_xhat += call.affine.weight[c] * part[width + c];
                 }
         };
+        const auto tiles = plane_tiles<A>(p, true, coefficients_of_sums(call, rstd.data()));
+        const auto tiles_of_dx = plane_tiles<A>(p, narrow && together, coefficients_of_dx(call, rstd.data()));
         sweep_planes(p, [&](std::int64_t q, std::int64_t from, std::int64_t to) {
             double* const part = &parts[q * width * 2];
             prepare(q, from, to);
-            sums_planes<T, A>(call, q, from * p.channels, to * p.channels, rstd.data(), weight, bias, part,
-                              part + width);
+            sums_planes(call, tiles, q, from * p.channels, to * p.channels, part, part + width);
             if (!together) return;
             add(q, from, to, part);
-            if (call.dx) backward_groups<T, A>(call, q, from, to, rstd.data(), weight, bias);
+            if (call.dx) write_all(tiles_of_dx, q, from, to);
         });
         for (std::int64_t q = 0; q < p.sequences; ++q) {
             const double* const part = &parts[q * width * 2];
@@ -437,10 +435,11 @@ template <class T, class A> void backward_planes(const Backward<T>& call) {
         }
         if (together || !call.dx) return;
     }
+    const auto tiles = plane_tiles<A>(p, narrow, coefficients_of_dx(call, rstd.data()));
     sweep_planes(p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) {
         const std::int64_t q = p.sequences - 1 - turn;
         if (call.given) prepare(q, from, to);
-        backward_groups<T, A>(call, q, from, to, rstd.data(), weight, bias);
+        write_all(tiles, q, from, to);
     });
 }
 

@@ -1,74 +1,88 @@
 // The coefficients of neighbouring columns or planes, in the type of the loops.
 #pragma once
 
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <new>
 
 #include "moments.hpp"
 
 namespace truenorm {
 
-// A parameter (W) in double, and the limits of its sizes: whether a type holds its multiples is asked of these alone.
-struct Parameter {
-    const double* values;
-    double least, most;  // of those that are not 0; NaN if one is not finite
+// Coefficients of w columns, in memory of a `Tiles`.
+template <class A> struct Tile {
+    A *hi, *lo, *scale, *bias, *through_mean, *through_var;
+    A* weighted;        // rstd * weight, if scale is rstd alone
+    bool fits = true;   // whether A holds them all
+    bool exact = true;  // whether `hi` is all of the means, and `lo` is 0
 
-    Parameter(const double* values, std::int64_t width) : values(values), least(INFINITY), most(0) {
-        bool finite = true;
-        for (std::int64_t c = 0; c < width; ++c) {
-            const double size = std::fabs(values[c]);
-            finite = finite && std::isfinite(size);
-            most = size > most ? size : most;
-            least = size != 0 && size < least ? size : least;
-        }
-        if (!finite) least = most = NAN;
-        else if (most == 0) least = 0;
+    // lo for the loops, which save its subtraction if there is none.
+    const A* low() const { return exact ? nullptr : lo; }
+
+    void center(const double* mean, std::int64_t w) {
+        fits &= loops<float, A>().split(mean, w, hi, lo);
+        exact = exact && std::all_of(lo, lo + w, [](A rest) { return rest == 0; });
+    }
+    void set(A* to, const double* values, std::int64_t w) { fits &= loops<float, A>().product(values, nullptr, w, to); }
+    void multiply(A* to, const double* factor, const double* by, std::int64_t w) {
+        fits &= loops<float, A>().product(factor, by, w, to);
+    }
+
+    Coefficients<A> coefficients() const { return {hi, low(), scale, through_mean, through_var}; }
+
+    // From column c on.
+    Tile part(std::int64_t c) const {
+        return {hi + c, lo + c, scale + c, bias + c, through_mean + c, through_var + c, weighted + c, fits, exact};
     }
 };
 
-template <class A> struct alignas(64) Tile {
-    A hi[TILE], lo[TILE], scale[TILE], bias[TILE], through_mean[TILE], through_var[TILE];
-    A weighted[TILE];  // rstd * weight, if scale is rstd alone
-    bool fits = true;  // whether A holds them all
+// The memory of `count` tiles of w columns each.
+template <class A> class Tiles {
+public:
+    Tiles(std::int64_t count, std::int64_t w)
+        : width((w + ALIGNED - 1) / ALIGNED * ALIGNED),
+          memory(static_cast<A*>(::operator new(static_cast<std::size_t>(count * width * ARRAYS) * sizeof(A), LINES))) {
+    }
 
-    // Columns `begin` to `end`, which share a mean.
-    void center(int begin, int end, double mean) {
-        const LoopStatistic<A> one(mean, 0);
-        for (int k = begin; k < end; ++k) hi[k] = one.hi, lo[k] = one.lo;
-        fits = fits && one.fits;
+    Tile<A> operator[](std::int64_t i) const {
+        A* const at = memory.get() + i * width * ARRAYS;
+        return {at, at + width, at + 2 * width, at + 3 * width, at + 4 * width, at + 5 * width, at + 6 * width};
     }
-    void spread(A* to, int begin, int end, double value) {
-        for (int k = begin; k < end; ++k) to[k] = static_cast<A>(value);
-        fits = fits && holds<A>(value);
-    }
-    // Column 0 is column c of the parameter.
-    void multiply(A* to, int begin, int end, double factor, const Parameter& by, std::int64_t c) {
-        for (int k = begin; k < end; ++k) to[k] = static_cast<A>(factor * by.values[c + k]);
-        fits = fits && holds<A>(factor * by.least) && holds<A>(factor * by.most);
-    }
+
+private:
+    static constexpr std::int64_t ARRAYS = 7;
+    static constexpr std::align_val_t LINES{64};
+    static constexpr std::int64_t ALIGNED = 64 / static_cast<std::int64_t>(sizeof(A));
+    struct Free {
+        void operator()(A* memory) const { ::operator delete(memory, LINES); }
+    };
+    std::int64_t width;
+    std::unique_ptr<A[], Free> memory;
 };
 
-// use(tile) with the coefficients in A if it holds them all, else in double.
-template <class A, class Fill, class Use> void with_tile(bool narrow, Fill fill, Use use) {
-    if (narrow && sizeof(A) != sizeof(double)) {
-        Tile<A> tile;
-        fill(tile);
-        if (tile.fits) return use(tile);
+// A tile of the w columns from c on. fill(part, c, w) fills at most TILE of them.
+template <class A, class Fill> Tile<A> filled(const Tile<A>& all, std::int64_t c, std::int64_t w, Fill fill) {
+    Tile<A> tile = all;
+    for (std::int64_t i = 0; i < w; i += TILE) {
+        Tile<A> part = all.part(i);
+        fill(part, c + i, w - i < TILE ? static_cast<int>(w - i) : TILE);
+        tile.fits &= part.fits;
+        tile.exact &= part.exact;
     }
-    Tile<double> tile;
-    fill(tile);
-    use(tile);
+    return tile;
 }
 
-// each(begin, end, k) for those of the w columns from c on that belong to group k: columns `begin` to `end` of w.
-template <class Each> void each_group(const CallParams& p, std::int64_t c, int w, Each each) {
-    std::int64_t k = c / p.channels;
-    for (int begin = 0; begin < w; ++k) {
-        const std::int64_t left = (k + 1) * p.channels - c;
-        const int end = static_cast<int>(left < w ? left : w);
-        each(begin, end, k);
-        begin = end;
+// use(tile) with the coefficients of w columns from c on, in A if it holds them all, else in double.
+template <class A, class Fill, class Use>
+void with_tile(bool narrow, std::int64_t c, std::int64_t w, Fill fill, Use use) {
+    if (narrow && sizeof(A) != sizeof(double)) {
+        const Tiles<A> memory(1, w);
+        const Tile<A> tile = filled(memory[0], c, w, fill);
+        if (tile.fits) return use(tile);
     }
+    const Tiles<double> memory(1, w);
+    use(filled(memory[0], c, w, fill));
 }
 
 }  // namespace truenorm

@@ -53,6 +53,8 @@ template <class T> struct Backward {
     bool activated() const { return p.activation != Activation::none; }
     // The sums that dx depends on, once they are known.
     const Sums* used() const { return constant ? nullptr : given ? given : sums; }
+    // Whether dx depends on x.
+    bool reads_x() const { return used() || activated(); }
 };
 
 }  // namespace truenorm
