@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import truenorm.torch as tnt  # noqa: E402
 from truenorm import engine  # noqa: E402
-from truenorm.torch import _dispatch, _formula, _operations  # noqa: E402
+from truenorm.torch import _dispatch, _formula, _operations, _passes  # noqa: E402
 
 nn = torch.nn
 LENGTHS = torch.tensor([7, 2, 5])
@@ -86,8 +86,10 @@ def no_kernels() -> Iterator[None]:
 
 @pytest.fixture(params=["cpu", "as on a gpu"])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_kernels: None) -> str:
-    """As on a GPU: float32 sums, with a mean in two parts, and torch's own operators for norms of a position."""
+    """As on a GPU: float32 sums, with a mean in two parts, and nothing in place."""
     if request.param != "cpu":
+        for module in (_passes, _operations):
+            monkeypatch.setattr(module, "is_in_place", lambda values: False)
         monkeypatch.setattr(
             _formula, "working_dtype", lambda x: torch.float64 if x.dtype == torch.float64 else torch.float32
         )
@@ -164,6 +166,49 @@ def test_a_constant_gives_exactly_the_bias(value: float, device: str) -> None:
         shape = (3, 6, 7) if second else (3, 7, 6)
         y = layer(torch.full(shape, value), lengths=LENGTHS)
         assert set(y.unique().tolist()) == {0.0, layer.bias[0].item()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", LAYERS)
+def test_in_place_changes_no_argument_and_no_number(name: str, dtype: Any, no_kernels: None) -> None:
+    make, second, _, _ = LAYERS[name]
+    layer, shape = make().to(dtype), (3, 6, 7) if second else (3, 7, 6)
+    x, dy = normal(*shape).to(dtype), normal(*shape, seed=1).to(dtype)
+    for ragged in ({}, {"lengths": LENGTHS}):
+        found = []
+        for in_place in (True, False):
+            with pytest.MonkeyPatch.context() as patch:
+                if not in_place:
+                    for module in (_passes, _operations):
+                        patch.setattr(module, "is_in_place", lambda values: False)
+                given = [one.clone() for one in (x, dy)]
+                y = layer(given[0].requires_grad_(), **ragged)
+                found.append([y.detach(), *torch.autograd.grad(y, [given[0], *layer.parameters()], given[1])])
+                torch.testing.assert_close([one.detach() for one in given], [x, dy], rtol=0, atol=0)
+        close = {"rtol": 1e-12, "atol": 1e-12} if dtype is torch.float64 else {"rtol": 1e-6, "atol": 1e-6}
+        torch.testing.assert_close(*found, **({} if dtype in (torch.float16, torch.bfloat16) else close))
+
+
+def test_sums_in_blocks_are_those_of_all(monkeypatch: pytest.MonkeyPatch, no_kernels: None) -> None:
+    x, dy = normal(3, 6, 7, dtype=torch.float64), normal(3, 6, 7, dtype=torch.float64, seed=1)
+    for name in LAYERS:
+        found, second = [], LAYERS[name][1]
+        for block in (2**17, 50):
+            monkeypatch.setattr(_passes, "_BLOCK", block)
+            layer, leaf = LAYERS[name][0](), (x if second else x.mT).float().contiguous().requires_grad_()
+            y = layer(leaf, lengths=LENGTHS)
+            given = (dy if second else dy.mT).float()
+            found.append([y.detach(), *torch.autograd.grad(y, [leaf, *layer.parameters()], given)])
+        torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+
+
+def test_the_gradient_of_the_bias_is_not_overwritten(no_kernels: None) -> None:
+    """It has the values of dy if each element of a float64 x has a bias of its own, and dx takes the place of dy."""
+    layer = tnt.Normalize("[c]", 5).double()
+    x, dy = normal(5, dtype=torch.float64).requires_grad_(), normal(5, dtype=torch.float64, seed=1)
+    dx, dbias = torch.autograd.grad(layer(x), [x, layer.bias], dy)
+    assert torch.equal(dbias, dy)
+    assert not torch.equal(dx, dy)
 
 
 def test_norms_of_a_position_by_torchs_operators(monkeypatch: pytest.MonkeyPatch, no_kernels: None) -> None:

@@ -6,8 +6,7 @@
 Between forward and backward only x, weight and the moments are kept. Under autograd, the definition in `_formula` keeps
 three tensors of the size of x, and passes over it three times as often. These are the ideas:
 
-* x is read through one `where`, which also widens it. A mask is never expanded over channels: what it multiplies is a
-  statistic, as in `addcmul(x, valid, -mean)`.
+* Operators that read or write tensors of the size of x are in `_passes`, and there are few of them.
 * The mean is in two parts, `origin + rest`. float32 holds the difference between x and a float near the mean exactly,
   or nearly so; what the origin is off by is subtracted from that.
 * m2 is that of all positions, with zeros for padding, minus what the zeros add. As the origin is the mean up to its
@@ -29,6 +28,7 @@ from truenorm.core.inputs import Padding
 from truenorm.core.norm import Norm
 from truenorm.torch import _formula
 from truenorm.torch._formula import FixedStatistics, Mask, activate, as_table, center_of, spread, total
+from truenorm.torch._passes import finish, is_in_place, scale_and_add, select, subtract, total_product
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # dx, dweight, dbias
 
@@ -91,7 +91,7 @@ def _columns(table: Tensor, mask: Mask) -> tuple[Tensor, ...]:
 
 def measure(x: Tensor, mask: Mask) -> Tensor:
     """count, mean and m2 of each statistic side by side (statistics, 3), to be merged."""
-    return _measure(x, _select(x, x, mask), mask)[0].reshape(-1, 3)
+    return _measure(x, select(x, x, mask), mask)[0].reshape(-1, 3)
 
 
 def _measure(x: Tensor, selected: Tensor, mask: Mask) -> tuple[Tensor, Statistics | None, Tensor | None]:
@@ -103,13 +103,13 @@ def _measure(x: Tensor, selected: Tensor, mask: Mask) -> tuple[Tensor, Statistic
         _, mean, m2 = _formula.moments(selected, mask)
         return _shaped(as_table(count, mean.to(wide), m2.to(wide)), mask), None, None
     if not mask.norm.center:
-        m2 = total(selected * selected, mask).to(wide)
+        m2 = total_product(selected, selected, mask).to(wide)
         var, rstd = (one.to(selected.dtype) for one in _var_and_rstd(count, m2, mask.norm))
         found = Statistics(None, None, var, rstd, count.to(selected.dtype))
         return _shaped(as_table(count, torch.zeros_like(m2), m2), mask), found, selected
     n = count.to(selected.dtype)
     origin = _divide(total(selected, mask), n)
-    deviations = _subtract(selected, origin, mask)
+    deviations = subtract(selected, origin, mask)
     rest, m2 = _rest_and_m2(deviations, n, mask)
     var, rstd = (one.to(n.dtype) for one in _var_and_rstd(count, m2.to(wide), mask.norm))
     mean = origin.to(wide) + rest.to(wide)
@@ -121,7 +121,7 @@ def _measure(x: Tensor, selected: Tensor, mask: Mask) -> tuple[Tensor, Statistic
 def _rest_and_m2(deviations: Tensor, count: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
     """The mean of deviations from an origin that is close to it, and m2. They are 0 where not valid."""
     if deviations.dtype == torch.float64 or not mask.layout.reduced:  # of narrower x: the origin is the mean
-        return torch.zeros_like(count), total(deviations * deviations, mask)
+        return torch.zeros_like(count), total_product(deviations, deviations, mask)
     var, mean = torch.var_mean(deviations, mask.layout.reduced, correction=0, keepdim=True)
     size = deviations.numel() // max(var.numel(), 1)
     m2 = var * size
@@ -138,40 +138,6 @@ def _shaped(table: Tensor, mask: Mask) -> Tensor:
     return table.reshape(*_formula.statistics_shape(mask), 3)
 
 
-# ---- passes over x ----
-
-
-def _select(values: Tensor, x: Tensor, mask: Mask) -> Tensor:
-    """x, or values of its shape, as they are computed with; 0 where not valid."""
-    values, dtype = values.reshape(mask.layout.split), _formula.working_dtype(x)
-    if mask.valid is None:
-        return values.to(dtype)
-    if x.is_cpu:  # where operators that change the dtype take 100 times as long
-        return torch.where(mask.valid, values, 0.0).to(dtype)
-    return torch.where(mask.valid, values, values.new_zeros((1,) * values.dim(), dtype=dtype))
-
-
-def _subtract(selected: Tensor, origin: Tensor | None, mask: Mask) -> Tensor:
-    """x - origin, and 0 where not valid."""
-    if origin is None:
-        return selected
-    if mask.valid is None:
-        return selected - spread(origin, mask)
-    return torch.addcmul(selected, mask.valid.to(selected.dtype), spread(origin, mask), value=-1)
-
-
-def _scale_and_add(values: Tensor, scale: Tensor, offset: Tensor | None) -> Tensor:
-    return values * scale if offset is None else torch.addcmul(offset, values, scale)
-
-
-def _finish(values: Tensor, x: Tensor, mask: Mask, outside: Tensor, padding: Padding) -> Tensor:
-    """Values in the dtype and shape of x. Where not valid they are 0, or those of `outside`."""
-    values = values.to(x.dtype)
-    if mask.valid is not None:
-        values = torch.where(mask.valid, values, outside.reshape(values.shape) if padding == "keep" else 0.0)
-    return values.reshape(x.shape)
-
-
 def _covers_elements(mask: Mask) -> bool:
     """Whether weight has a value for each element of a statistic, so that weight · rstd would have the size of x."""
     axes = mask.layout.axes
@@ -185,7 +151,7 @@ def forward(
     x: Tensor, mask: Mask, weight: Tensor | None, bias: Tensor | None, fixed: FixedStatistics | None, padding: Padding
 ) -> tuple[Tensor, Tensor | None]:
     """y, and the table of moments; None where the statistics are fixed."""
-    selected = _select(x, x, mask)
+    selected = select(x, x, mask)
     table, deviations = None, None
     if fixed is not None:
         statistics = fixed_statistics(fixed, x, mask)
@@ -193,7 +159,7 @@ def forward(
         table, found, deviations = _measure(x, selected, mask)
         statistics = given_statistics(table, x, mask) if found is None else found
     if deviations is None:
-        deviations = _subtract(selected, statistics.origin, mask)
+        deviations = subtract(selected, statistics.origin, mask)
     return _apply(x, deviations, statistics, mask, weight, bias, padding), table
 
 
@@ -202,7 +168,7 @@ def forward_part(
 ) -> Tensor:
     """y, with the moments (statistics, 3) of a whole that x is a part of."""
     statistics = given_statistics(table, x, mask)
-    deviations = _subtract(_select(x, x, mask), statistics.origin, mask)
+    deviations = subtract(select(x, x, mask), statistics.origin, mask)
     return _apply(x, deviations, statistics, mask, weight, bias, padding)
 
 
@@ -215,25 +181,30 @@ def _apply(
     bias: Tensor | None,
     padding: Padding,
 ) -> Tensor:
-    z = _affine(deviations, statistics, mask, weight, bias)
-    return _finish(activate(mask.norm.activation, z), x, mask, x, padding)
+    z = _affine(deviations, statistics, mask, weight, bias, overwrite=True)
+    return finish(activate(mask.norm.activation, z), x, mask, x, padding)
 
 
 def _affine(
-    deviations: Tensor, statistics: Statistics, mask: Mask, weight: Tensor | None, bias: Tensor | None
+    deviations: Tensor,
+    statistics: Statistics,
+    mask: Mask,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    overwrite: bool = False,
 ) -> Tensor:
-    """What the activation takes, or y if there is none."""
+    """What the activation takes, or y if there is none. overwrite: the deviations, in place."""
     scale, rest = spread(statistics.rstd, mask), statistics.rest
     offset = None if rest is None else -spread(rest * statistics.rstd, mask)
     weight, bias = (_parameter(one, deviations, mask) for one in (weight, bias))
     y = deviations
     if weight is not None and _covers_elements(mask):
-        y, scale, offset = _scale_and_add(y, scale, offset), weight, None
+        y, scale, offset, overwrite = scale_and_add(y, scale, offset, overwrite), weight, None, True
     elif weight is not None:
         scale, offset = scale * weight, None if offset is None else offset * weight
     if bias is not None:
         offset = bias if offset is None else offset + bias
-    return _scale_and_add(y, scale, offset)
+    return scale_and_add(y, scale, offset, overwrite)
 
 
 def _parameter(values: Tensor | None, like: Tensor, mask: Mask) -> Tensor | None:
@@ -270,8 +241,8 @@ def _sum(dy: Tensor, deviations: Tensor, statistics: Statistics, mask: Mask) -> 
     inner = tuple(i for i in mask.layout.reduced if not axes[i].weighted)
     rest, rstd = statistics.rest, statistics.rstd
     if not inner and mask.segments is None:  # each element has a weight of its own
-        return _Sums(dy, dy * _scale_and_add(deviations, rstd, None if rest is None else -rest * rstd))
-    first, second = (total(one, mask, inner) for one in (dy, dy * deviations))
+        return _Sums(dy, dy * scale_and_add(deviations, rstd, None if rest is None else -rest * rstd))
+    first, second = total(dy, mask, inner), total_product(dy, deviations, mask, inner)
     second = second if rest is None else second - first * rest
     return _Sums(first, torch.where(rstd == 0, 0.0, second * rstd))  # the sum may be infinite there
 
@@ -288,7 +259,7 @@ def _parameter_gradients(
 ) -> tuple[Tensor | None, Tensor | None]:
     axes = mask.layout.unweighted
     dweight, dbias = (
-        None if like is None else (of.sum(axes) if axes else of).reshape(like.shape).to(like.dtype)
+        None if like is None else (of.sum(axes) if axes else of.clone()).reshape(like.shape).to(like.dtype)
         for like, of in ((weight, sums.dy_xhat), (bias, sums.dy))
     )
     return dweight, dbias
@@ -302,9 +273,12 @@ def _dx(
     mask: Mask,
     weight: Tensor | None,
 ) -> Tensor:
-    """rstd · (dxhat - s · Σ dxhat / n - s · xhat · Σ (dxhat · xhat) / (n - ddof)), s: how often an element counts"""
+    """rstd · (dxhat - s · Σ dxhat / n - s · xhat · Σ (dxhat · xhat) / (n - ddof)), s: how often an element counts
+
+    On the CPU in the place of dy.
+    """
     norm, rstd, count = mask.norm, statistics.rstd, statistics.count
-    shared = None
+    scale, slope, offset = spread(rstd, mask), None, None
     if sums is not None and count is not None:
         inner = _divide(sums[1], count - norm.ddof)
         if norm.eps_at == "std":  # the deviation, not its square, is what eps was added to
@@ -314,17 +288,19 @@ def _dx(
         offset = -_divide(sums[0], count) * rstd if norm.center else None
         if statistics.rest is not None:
             offset = -slope * statistics.rest if offset is None else offset - slope * statistics.rest
-        offset = None if offset is None else spread(offset, mask)
-        shared = _scale_and_add(deviations, spread(slope, mask), offset)
-        if mask.sample_weight is not None:  # 0 times an infinite sum is 0 here
-            counts = mask.sample_weight.to(dy.dtype)
-            shared = torch.where(counts == 0, 0.0, counts * shared)
-    scale = spread(rstd, mask)
+        slope, offset = spread(slope, mask), None if offset is None else spread(offset, mask)
     if weight is not None and _covers_elements(mask):
-        dy = dy * weight
+        dy = torch.mul(dy, weight, out=dy if is_in_place(dy) else None)
     elif weight is not None:
         scale = scale * weight
-    return _scale_and_add(dy, scale, shared)
+    if slope is None:
+        return scale_and_add(dy, scale, None, overwrite=True)
+    if mask.sample_weight is not None:  # 0 times an infinite sum is 0 here
+        counts = mask.sample_weight.to(dy.dtype)
+        shared = torch.where(counts == 0, 0.0, counts * scale_and_add(deviations, slope, offset))
+        return scale_and_add(dy, scale, shared, overwrite=True)
+    dx = scale_and_add(dy, scale, offset, overwrite=True)
+    return torch.addcmul(dx, deviations, slope, out=dx if is_in_place(dx) else None)
 
 
 def backward(
@@ -338,11 +314,11 @@ def backward(
     needed: tuple[bool, ...] = (True, True, True),
 ) -> Gradients:
     """dx, dweight and dbias; None for what is not needed. bias: any of its form, unless there is an activation."""
-    selected, activation = _select(dy, x, mask), mask.norm.activation
+    selected, activation = select(dy, x, mask), mask.norm.activation
     like, fixed = weight, statistics.count is None
     sums, deviations, dx, dweight, dbias = None, selected, None, None, None
     if not fixed or needed[1] or activation is not None:
-        deviations = _subtract(_select(x, x, mask), statistics.origin, mask)
+        deviations = subtract(select(x, x, mask), statistics.origin, mask)
     if activation is not None:
         selected = _derive(activation, selected, _affine(deviations, statistics, mask, weight, bias))
     weight = _parameter(weight, selected, mask)
@@ -351,7 +327,7 @@ def backward(
         dweight, dbias = _parameter_gradients(sums, mask, like, bias)
     if needed[0]:
         shared = None if fixed or sums is None else _statistic_sums(sums, weight, mask)
-        dx = _finish(_dx(selected, deviations, statistics, shared, mask, weight), x, mask, dy, padding)
+        dx = finish(_dx(selected, deviations, statistics, shared, mask, weight), x, mask, dy, padding)
     return dx, dweight if needed[1] else None, dbias if needed[2] else None
 
 
@@ -409,14 +385,14 @@ class OperationsVerbs:
         first, second = _columns(sums.to(selected.dtype), self.mask)
         weight = _parameter(weight, selected, self.mask)
         dx = _dx(selected, deviations, statistics, (first, second), self.mask, weight)
-        return _finish(dx, x, self.mask, dy, self.padding)
+        return finish(dx, x, self.mask, dy, self.padding)
 
     def _start(
         self, dy: Tensor, x: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None
     ) -> tuple[Tensor, Tensor, Statistics]:
         statistics = given_statistics(table, x, self.mask)
-        deviations = _subtract(_select(x, x, self.mask), statistics.origin, self.mask)
-        selected = _select(dy, x, self.mask)
+        deviations = subtract(select(x, x, self.mask), statistics.origin, self.mask)
+        selected = select(dy, x, self.mask)
         if self.keeps_bias:
             z = _affine(deviations, statistics, self.mask, weight, bias)
             selected = _derive(self.mask.norm.activation, selected, z)
