@@ -79,7 +79,7 @@ def test_the_site_works_from_disk_without_a_network(request: pytest.FixtureReque
         # A request is aborted when the next page is opened before it ends.
         page.on("requestfailed", lambda one: wrong.append(one.url) if one.failure != "net::ERR_ABORTED" else None)
         page.on("request", lambda one: wrong.append(one.url) if one.url.startswith("http") else None)
-        for file in pages if options["viewport"] is DESKTOP else pages[:6]:
+        for file in pages:
             page.goto(file.as_uri(), wait_until="load")
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= options["viewport"]["width"], f"{file.name} is {width} pixels wide"
