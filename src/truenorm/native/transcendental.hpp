@@ -1,11 +1,11 @@
 // Activations and their derivatives, a register at a time.
 //
-//   relu  max(z, 0)       silu  z * s, s = 1 / (1 + exp(-z))       tanh  tanh(z)       gelu  z * P(z)
+//   relu  max(z, 0)       silu  z * s, s = e^z / (1 + e^z)       tanh  tanh(z)       gelu  z * P(z)
 //
-// P is the normal distribution, (1 + erf(z / sqrt(2))) / 2. All of them need exp at numbers <= 0 alone, which does not
-// overflow. It uses additions, multiplications, divisions and shifts, which round alike on every instruction set.
-// Values are within 5 units in the last place, unless they are next to underflow; derivatives, which are differences
-// near their zeros, within 2.5 machine epsilons: tests/native/test_activations.py.
+// P is the normal distribution, (1 + erf(z / sqrt(2))) / 2. Each of them takes one exp and one division. They use
+// additions, multiplications, divisions and shifts, which round alike on every instruction set. Values are within 5
+// units in the last place, unless they are next to underflow; derivatives, which are differences near their zeros,
+// within 2.5 machine epsilons: tests/native/test_activations.py.
 #pragma once
 
 #include <cstdint>
@@ -16,37 +16,53 @@
 namespace truenorm {
 namespace {
 
+// exp(x) is computed times LARGE, so that it can become the smallest number in one step, at the end.
+//
+//   EXP    exp(r) = 1 + r + r^2 (EXP[0] + EXP[1] r + ...), |r| <= log(2) / 2
+//   TAIL   P(-a) exp(a^2 / 2) (a + CENTER) = TAIL[0] + TAIL[1] t + ..., 0 <= a <= FAR,
+//          with t = (a - CENTER) / (a + CENTER) = 2 a / (a + CENTER) - 1
+//
+// Both were fitted for the least relative error: below 1e-8, and 1e-17 in double.
 template <class A> struct Constants;
 
 template <> struct Constants<float> {
     using Bits = std::uint32_t;
     static constexpr Bits SIGN = 0x80000000u, HIGH = 0xfffff000u;  // HIGH: half of the mantissa, with an exact square
-    static constexpr int MANTISSA = 23, BIAS = 127, EXTRA = 64, TERMS = 7;
-    static constexpr float LOG2E = 0x1.715476p0f, ROUND = 0x1.8p23f, LEAST = -104.0f;  // exp(LEAST) is 0
-    static constexpr float LN2 = 0x1.62e4p-1f, LN2_REST = 0x1.7f7d1cp-20f;             // LN2 * n is exact
-    static constexpr float FAR = 15.0f;                                                // P(-FAR) is 0
+    static constexpr int MANTISSA = 23;
+    static constexpr float LARGE = 0x1p64f, SMALL = 0x1p-64f;
+    static constexpr float LOG2E = 0x1.715476p0f, ROUND = 0x1.8p23f + 64 + 127;  // LARGE, and the exponents' bias
+    static constexpr float LN2 = 0x1.62e4p-1f, LN2_REST = 0x1.7f7d1cp-20f;       // LN2 * n is exact
+    static constexpr float LEAST = -104.0f, MOST = 25.0f;  // exp(LEAST) is 0, 1 + MOST exp(-MOST) is 1
+    static constexpr float FAR = 15.0f;                    // P(-FAR) is 0
+    static constexpr float EXP[] = {0.50000000937f, 0.16666518838f, 0.041666209857f, 0.0083688882168f,
+                                    0.0013950252036f};
     static constexpr float CENTER = 4.0f;
-    static constexpr float TAIL[] = {0.4720532064f,    -0.09670346798f,  0.01399963659f,   0.0286000328f,
-                                     -0.03219781535f,  0.01793944948f,   -0.005002140853f, -0.0002999187613f,
-                                     0.0006908448556f, -6.673718492e-5f, -7.437454417e-5f};
+    static constexpr float TAIL[] = {0.7552851355f,    -0.6078965848f,   0.3871369002f,    -0.1865235547f,
+                                     0.0604037062f,    -0.007524489586f, -0.003511247266f, 0.00156883767f,
+                                     0.0001762702249f, -0.0001334631992f};
 };
 
 template <> struct Constants<double> {
     using Bits = std::uint64_t;
     static constexpr Bits SIGN = 0x8000000000000000u, HIGH = 0xfffffffff8000000u;
-    static constexpr int MANTISSA = 52, BIAS = 1023, EXTRA = 100, TERMS = 14;
-    static constexpr double LOG2E = 0x1.71547652b82fep0, ROUND = 0x1.8p52, LEAST = -746.0;
+    static constexpr int MANTISSA = 52;
+    static constexpr double LARGE = 0x1p100, SMALL = 0x1p-100;
+    static constexpr double LOG2E = 0x1.71547652b82fep0, ROUND = 0x1.8p52 + 100 + 1023;
     static constexpr double LN2 = 0x1.62e42feep-1, LN2_REST = 0x1.a39ef35793c76p-33;
-    static constexpr double FAR = 40.0;
+    static constexpr double LEAST = -746.0, MOST = 50.0;
+    static constexpr double FAR = 39.0;
+    static constexpr double EXP[] = {0.50000000000000126721,   0.16666666666666690563,   0.041666666666516234163,
+                                     0.0083333333333122218596, 0.0013888888946778255637, 0.00019841269907222921084,
+                                     2.4801490196999522356e-5, 2.7557224878017345435e-6, 2.7631188956167283e-7,
+                                     2.5115275029781367929e-8};
     static constexpr double CENTER = 5.0;
     static constexpr double TAIL[] = {
-        0.461515829850037776,    -0.0915522818340089246, 0.0310303684259628781,   0.0100023523852176505,
-        -0.0264010429662693083,  0.0245369632440467495,  -0.0151704154032234904,  0.00652200066240866966,
-        -0.00167607233803663018, 7.79164151574781758e-6, 0.000182334111089481861, -0.0000536078054242355929,
-        -9.89599384223788689e-6, 9.06057008481061835e-6, -7.05169600202779627e-8, -1.30910508427312225e-6,
-        1.27942513889622009e-7,  1.98731815188690663e-7, -2.59871123950372811e-8, -3.32883619092777979e-8,
-        3.01614719805219617e-9,  5.6997771378686386e-9,  2.17390162416741907e-10, -7.02796711534144707e-10,
-        -1.5850740312377902e-10};
+        0.7691930497500629554,     -0.6653825028900567889,   0.4953056159699774505,      -0.313533156671295474,
+        0.1650203661703294259,     -0.06911863870659147121,  0.02079506680099956591,     -0.00299337676638858612,
+        -0.0007978694096632022953, 0.0005448990306322552688, -0.00005937566517901362228, -0.00004976263972248047429,
+        0.00001668100778678123729, 3.980330520077954625e-6,  -2.768883345615850207e-6,   -3.354128502132714607e-7,
+        4.32806758130096554e-7,    4.070397974444544691e-8,  -6.598285265169407984e-8,   -8.154166867814155294e-9,
+        7.965054764213657656e-9,   1.383965653432709326e-9,  -3.219027571130331719e-10};
 };
 
 // One register of numbers of type A.
@@ -55,92 +71,88 @@ template <class A> struct Numbers : Constants<A> {
     using V = typename Register<A>::Type;
     typedef typename C::Bits Bits __attribute__((vector_size(VECTOR)));
 
-    INLINE static V choose(Bits where, V one, V other) { return (V)((where & (Bits)one) | (~where & (Bits)other)); }
     INLINE static V size(V z) { return (V)((Bits)z & ~C::SIGN); }
-    INLINE static V at_least(A limit, V z) { return choose((Bits)(z < limit), V{} + limit, z); }  // NaN stays NaN
-    INLINE static V at_most(A limit, V z) { return choose((Bits)(z > limit), V{} + limit, z); }
+    INLINE static V at_least(A limit, V z) { return limit > z ? V{} + limit : z; }  // NaN stays NaN
+    INLINE static V at_most(A limit, V z) { return limit < z ? V{} + limit : z; }
 
-    static constexpr A one_over_factorial(int k) {
-        double product = 1;
-        for (; k > 1; --k) product *= k;
-        return static_cast<A>(1 / product);
+    // of[0] + of[1] x + of[2] x^2 + ...; even and odd powers by themselves, which halves the roundings in a row.
+    template <int count> INLINE static V polynomial(const A (&of)[count], V x) {
+        const V square = x * x;
+        V sums[] = {V{} + of[count - 1], V{} + of[count - 2]};
+        for (int k = count - 3; k >= 0; --k) {
+            V& sum = sums[(count - 1 - k) % 2];
+            sum = sum * square + of[k];
+        }
+        return sums[(count - 1) % 2] + sums[count % 2] * x;
     }
 
-    // exp(x) = (1 + rest) * 2^n. Powers down to the smallest number are multiplied by in two steps.
+    // exp(x) * LARGE = (1 + rest) * scale, for x of which this is an ordinary number.
     struct Power {
         V rest, scale;
 
-        INLINE V times(V factor) const {
-            constexpr A small = C::EXTRA == 64 ? A(0x1p-64) : A(0x1p-100);
-            return (factor * scale) * small;
-        }
-        INLINE V exp() const { return times(rest + A(1)); }
-        INLINE V expm1() const { return times(rest) + (times(V{} + A(1)) - A(1)); }
-    };
+        INLINE explicit Power(V x) : Power(x, x, [](V r) INLINE { return r; }) {}
+        // Of x + more, which no number holds.
+        INLINE Power(V x, V more) : Power(x + more, x, [&](V r) INLINE { return r + more; }) {}
+        INLINE V exp() const { return rest * scale + scale; }
 
-    // x <= 0; more: what x is off by, much smaller.
-    INLINE static Power power(V x, V more = V{}) {
-        x = at_least(C::LEAST, x);
-        const V rounded = x * C::LOG2E + C::ROUND, n = rounded - C::ROUND;
-        const V r = ((x - n * C::LN2) - n * C::LN2_REST) + more;
-        // exp(r) - 1 = r + r^2 / 2! + r^3 / 3! + ...
-        V sum = V{} + one_over_factorial(C::TERMS);
-        for (int k = C::TERMS - 1; k > 1; --k) sum = sum * r + one_over_factorial(k);
-        const Bits exponent = (Bits)rounded - (Bits)(V{} + C::ROUND) + (C::BIAS + C::EXTRA);
-        return {r + r * r * sum, (V)(exponent << C::MANTISSA)};
-    }
-
-    // silu: s and 1 - s, both without cancellation.
-    struct Sigmoid {
-        V s, other;
-
-        INLINE explicit Sigmoid(V z) {
-            const V e = power(-size(z)).exp(), large = A(1) / (e + A(1)), small = e * large;
-            const Bits negative = (Bits)(z < A(0));
-            s = choose(negative, small, large);
-            other = choose(negative, large, small);
+    private:
+        template <class Correct> INLINE Power(V about, V x, Correct correct) {
+            const V rounded = about * C::LOG2E + C::ROUND, n = rounded - C::ROUND;
+            const V r = correct((x - n * C::LN2) - n * C::LN2_REST);
+            rest = r + r * r * polynomial(C::EXP, r);
+            scale = (V)((Bits)rounded << C::MANTISSA);
         }
     };
 
-    // gelu: P, and its derivative, the density.
+    // silu: beyond these its slope is 0 or 1 to the last digit.
+    INLINE static V bounded(V z) { return at_most(C::MOST, at_least(C::LEAST, z)); }
+
+    // tanh: exp(-2 |z|).
+    INLINE static Power twice(V z) { return Power(at_least(C::LEAST, size(z) * A(-2))); }
+
+    // gelu: of a = |z|, density = exp(-a^2 / 2) * LARGE, and P(-a) * LARGE = density * tail / (a + CENTER).
     struct Normal {
-        V p, density;
+        V a, density, share, tail;  // share: a / (a + CENTER)
 
-        INLINE explicit Normal(V z) {
-            const V a = at_most(C::FAR, size(z)), high = (V)((Bits)a & C::HIGH);
-            // exp(-a^2 / 2), with a^2 in two parts: what its rounding is off by would be multiplied by a^2.
-            const V e = power(high * high * A(-0.5), (a - high) * (a + high) * A(-0.5)).exp();
-            // P(-a) / e falls smoothly from 1/2 to about 0.4 / a: a polynomial after division by 1 + a.
-            const V t = (a - C::CENTER) / (a + C::CENTER);
-            constexpr int degree = sizeof(C::TAIL) / sizeof(A) - 1;
-            V tail = V{} + C::TAIL[degree];
-            for (int k = degree - 1; k >= 0; --k) tail = tail * t + C::TAIL[k];
-            tail = e * tail / (a + A(1));
-            p = choose((Bits)(z < A(0)), tail, A(1) - tail);
-            density = e * A(0.39894228040143267794);
+        INLINE explicit Normal(V z) : a(at_most(C::FAR, size(z))) {
+            // a^2 in two parts: what its rounding is off by would be multiplied by a^2.
+            const V high = (V)((Bits)a & C::HIGH);
+            density = Power(high * high * A(-0.5), (a - high) * (a + high) * A(-0.5)).exp();
+            share = a / (a + C::CENTER);
+            tail = polynomial(C::TAIL, share * A(2) - A(1));
         }
     };
 
-    INLINE static V relu(V z) { return choose((Bits)(z < A(0)), V{}, z); }
-    INLINE static V gelu(V z) { return z * Normal(z).p; }
-    INLINE static V silu(V z) { return z * Sigmoid(z).s; }
+    INLINE static V relu(V z) { return at_least(0, z); }
+    INLINE static V gelu(V z) {  // of z > 0: z - z P(-z)
+        const Normal normal(z);
+        return relu(z) - normal.density * (normal.share * normal.tail) * C::SMALL;
+    }
+    INLINE static V silu(V z) {
+        const V e = Power(bounded(z)).exp();
+        return z * (e / (e + C::LARGE));
+    }
     INLINE static V tanh(V z) {
-        const V m = power(size(z) * A(-2)).expm1();
+        const Power power = twice(z);
+        const V m = (power.rest * power.scale + (power.scale - C::LARGE)) * C::SMALL;  // exp(-2 |z|) - 1
         return (V)((Bits)(-m / (m + A(2))) | ((Bits)z & C::SIGN));
     }
 
     // dy times the derivative at z.
-    INLINE static V through_relu(V dy, V z) { return choose((Bits)(z <= A(0)), V{}, dy); }
-    INLINE static V through_gelu(V dy, V z) {
+    INLINE static V through_relu(V dy, V z) { return z <= A(0) ? V{} : dy; }
+    INLINE static V through_gelu(V dy, V z) {  // P(z) + z * density(z)
         const Normal normal(z);
-        return dy * (normal.p + z * normal.density);
+        const V tail = (A(1) - normal.share) * (normal.tail * (1 / C::CENTER));
+        const V below = normal.density * (tail - normal.a * A(0.39894228040143267794)) * C::SMALL;  // at -a
+        return dy * (z < A(0) ? below : A(1) - below);
     }
     INLINE static V through_silu(V dy, V z) {
-        const Sigmoid sigmoid(z);
-        return dy * (sigmoid.s * (z * sigmoid.other + A(1)));
+        z = bounded(z);
+        const V e = Power(z).exp(), factor = A(1) / (e + C::LARGE);
+        return dy * (e * factor * (z * (factor * C::LARGE) + A(1)));
     }
     INLINE static V through_tanh(V dy, V z) {  // 1 - tanh^2
-        const V e = power(size(z) * A(-2)).exp(), sum = e + A(1);
+        const V e = twice(z).exp() * C::SMALL, sum = e + A(1);
         return dy * (e * A(4) / (sum * sum));
     }
 };
