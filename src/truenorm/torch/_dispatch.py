@@ -438,8 +438,8 @@ def _is_by_position(
 ) -> bool:
     """Whether a mask only says which positions are shown, and torch's operator takes these arguments."""
     valid = mask.valid
-    return (
-        (not x.is_cpu or _compat.is_exporting())
+    return (  # runtimes of exported programs have no `where` for narrow floats, and the definition none of these
+        (x.dtype.itemsize >= 4 if _compat.is_exporting() else not x.is_cpu)
         and mask.sample_weight is None
         and mask.segments is None
         and mask.norm.eps > 0  # 0 is what rows outside of the mask are replaced by, and 0 / 0 is NaN

@@ -132,7 +132,7 @@ def _lengths_tensor(lengths: LengthsLike, x: Tensor) -> Tensor:
             raise ValueError(f"lengths: the shape (b,), got {tuple(found.shape)}. {fix}")
         return found
     vectors = [_as_tensor(one, "lengths", x) for one in lengths]
-    if len({tuple(one.shape) for one in vectors}) > 1 or vectors[0].dim() != 1:
+    if any(one.dim() != 1 or one.shape != vectors[0].shape for one in vectors):
         shapes = ", ".join(str(tuple(one.shape)) for one in vectors)
         raise ValueError(f"lengths: vectors of the shape (b,), one for each position axis, got {shapes}.")
     return torch.stack(vectors)
@@ -242,7 +242,7 @@ def _unpack_rows(x: Tensor, given: Ragged, segments: Tensor | None, *, sequences
         return UnpackedInput(rows, given, packed=True, repack=(lambda y: y.unsqueeze(0)) if leading else None)
     if weight is not None and weight.shape[:1] == order.shape:
         given = given._replace(sample_weight=weight.index_select(0, order))
-    back = torch.zeros_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
+    back = torch.zeros_like(order).scatter(0, order, torch.arange(order.shape[0], device=order.device))
 
     def repack(y: Tensor) -> Tensor:
         return y.index_select(0, back).reshape(shape)
@@ -256,12 +256,13 @@ def _order_by_segment(ids: Tensor) -> tuple[Tensor | None, Tensor]:
     How many segments there are is a value. Where values cannot be read there are as many offsets as there could be
     segments, and those that do not exist have no rows.
     """
-    ids, order = torch.sort(ids, stable=True)
+    ids, order = torch.sort(ids) if _compat.is_exporting() else torch.sort(ids, stable=True)  # which ONNX has not
     if values_are_readable(ids):
         counts = torch.unique_consecutive(ids, return_counts=True)[1]
         is_sorted = bool((order[1:] > order[:-1]).all())
     else:
-        first = torch.cat([torch.zeros_like(ids[:1]), (ids[1:] != ids[:-1]).to(ids.dtype)])
+        # Not `ids[1:] != ids[:-1]`, which would make the number of rows a constant of exported programs.
+        first = (torch.diff(ids, prepend=ids[:1]) != 0).to(ids.dtype)
         counts = torch.zeros_like(ids).index_add(0, torch.cumsum(first, 0), torch.ones_like(ids))
         is_sorted = False
     offsets = torch.cat([counts.new_zeros(1), torch.cumsum(counts, 0)])
@@ -392,8 +393,11 @@ def to_mask(norm: Norm, x: Tensor, ragged: Ragged | None) -> Mask:
         norm = packed_norm(norm, len(shape))
         if found is not None and not found.alike:
             rows = torch.arange(shape[0], device=x.device)
-            samples = torch.searchsorted(offsets.contiguous(), rows, right=True) - 1
-            segments = Segments(samples, len(offsets) - 1)
+            if _compat.is_exporting():  # ONNX has no search
+                samples = (rows[:, None] >= offsets[1:]).sum(1)
+            else:
+                samples = torch.searchsorted(offsets.contiguous(), rows, right=True) - 1
+            segments = Segments(samples, offsets.shape[0] - 1)
             if not norm.axes[1].pieces[0].reduced:  # "[b] t c": the samples share the statistics of a position
                 segments = Segments(rows - offsets.index_select(0, samples), shape[0])
             shape = (1, *shape)

@@ -61,8 +61,9 @@ def run_batch_norm(
         elif mean is not None and var is not None:
             mean, var = torch.zeros_like(mean), torch.zeros_like(var)
             batch[:] = mean, var
-        return torch_functional.batch_norm(x, mean, var, weight, bias, training, weight_of_batch, eps)
+        return torch_functional.batch_norm(x, mean, var, *affine, training, weight_of_batch, eps)
 
+    affine = _as_wide_as(running_mean, weight, bias)
     norm = norms[1] if input.packed or x.dim() == 2 else norms[0]
     if training and eps <= 0:
         if input.ragged is None:
@@ -81,7 +82,7 @@ def run_batch_norm(
         fixed = FixedStatistics(mean, var)
 
         def by_position(x: Tensor) -> Tensor:
-            return torch_functional.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+            return torch_functional.batch_norm(x, mean, var, *affine, False, 0.0, eps)
 
         return run(input, norm, weight, bias, padding, shape, operator, fixed, (), eps, by_position=by_position)[0]
 
@@ -218,8 +219,9 @@ def run_instance_norm(
     channels = axes[-1 if input.packed else 1] if len(axes) > 1 else -1
 
     def operator() -> Tensor:
+        affine = _as_wide_as(running_mean, weight, bias)
         return torch_functional.instance_norm(
-            input.x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+            input.x, running_mean, running_var, *affine, use_input_stats, momentum, eps
         )
 
     fixed = None
@@ -241,6 +243,19 @@ def run_instance_norm(
     table = moments if isinstance(moments, Tensor) else table_of(moments)
     table = _running.average_samples(table.reshape(-1, channels, 3))
     return y, _running.update(table, running_mean, running_var, momentum, None, _call(skipped))
+
+
+def _as_wide_as(
+    buffer: Tensor | None, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """weight and bias for torch's operators, which take running statistics in float32 only with these in float32."""
+    if buffer is None or buffer.dtype != torch.float32:
+        return weight, bias
+    wide = [one.float() if one is not None and one.dtype in _HALF else one for one in (weight, bias)]
+    return wide[0], wide[1]
+
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def _call(skipped: Callable[[], Tensor | None] | None) -> Tensor | None:
