@@ -219,9 +219,8 @@ def run_instance_norm(
     channels = axes[-1 if input.packed else 1] if len(axes) > 1 else -1
 
     def operator() -> Tensor:
-        affine = _as_wide_as(running_mean, weight, bias)
         return torch_functional.instance_norm(
-            input.x, running_mean, running_var, *affine, use_input_stats, momentum, eps
+            input.x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
         )
 
     fixed = None
@@ -248,7 +247,7 @@ def run_instance_norm(
 def _as_wide_as(
     buffer: Tensor | None, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """weight and bias for torch's operators, which take running statistics in float32 only with these in float32."""
+    """weight and bias for torch's operator, which takes running statistics in float32 only with these in float32."""
     if buffer is None or buffer.dtype != torch.float32:
         return weight, bias
     wide = [one.float() if one is not None and one.dtype in _HALF else one for one in (weight, bias)]
