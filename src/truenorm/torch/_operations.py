@@ -241,7 +241,8 @@ def _sum(dy: Tensor, deviations: Tensor, statistics: Statistics, mask: Mask) -> 
     inner = tuple(i for i in mask.layout.reduced if not axes[i].weighted)
     rest, rstd = statistics.rest, statistics.rstd
     if not inner and mask.segments is None:  # each element has a weight of its own
-        return _Sums(dy, dy * scale_and_add(deviations, rstd, None if rest is None else -rest * rstd))
+        xhat = scale_and_add(deviations, rstd, None if rest is None else -rest * rstd)
+        return _Sums(dy, torch.mul(dy, xhat, out=xhat if is_in_place(xhat) else None))
     first, second = total(dy, mask, inner), total_product(dy, deviations, mask, inner)
     second = second if rest is None else second - first * rest
     return _Sums(first, torch.where(rstd == 0, 0.0, second * rstd))  # the sum may be infinite there
@@ -250,8 +251,13 @@ def _sum(dy: Tensor, deviations: Tensor, statistics: Statistics, mask: Mask) -> 
 def _statistic_sums(sums: _Sums, weight: Tensor | None, mask: Mask) -> tuple[Tensor, Tensor]:
     """Σ dxhat and Σ dxhat · xhat of each statistic."""
     weighted = tuple(i for i in mask.layout.reduced if mask.layout.axes[i].weighted)
-    first, second = (one if weight is None else one * weight for one in sums)
-    return (first.sum(weighted, keepdim=True), second.sum(weighted, keepdim=True)) if weighted else (first, second)
+
+    def of_statistics(values: Tensor) -> Tensor:
+        values = values if weight is None else values * weight
+        return values.sum(weighted, keepdim=True) if weighted else values
+
+    second = of_statistics(sums.dy_xhat)
+    return of_statistics(sums.dy) if mask.norm.center else torch.zeros_like(second), second
 
 
 def _parameter_gradients(
