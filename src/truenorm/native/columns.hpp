@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -164,11 +165,11 @@ template <class T, class A> void measure_columns(const Measure<T>& call) {
 }
 
 // write(tile, row, c, rows, w, to) writes w columns from c on of valid rows from `row` on, which are whole if there is
-// more than one; padding in between is filled. fill: as in coefficients.hpp. From the last
-// rows to the first: the sweep before this one ended there, so much of it is still in a cache.
-template <class T, class A, class Fill, class Write> void sweep_columns(const CallParams& p, const ValidRuns& runs,
-                                                                        const Lists& lists, const Output<T>& to,
-                                                                        const T* from, Fill fill, Write write) {
+// more than one; padding in between is filled. fill: as in coefficients.hpp. read: the arrays that `write` reads. From
+// the last rows to the first: the sweep before this one ended there, so much of it is still in a cache.
+template <class T, class A, class Fill, class Write>
+void sweep_columns(const CallParams& p, const ValidRuns& runs, const Lists& lists, const Output<T>& to, const T* from,
+                   std::initializer_list<const T*> read, Fill fill, Write write) {
     const std::int64_t width = p.width(), count = lists.end - lists.first;
     const auto fill_list = [&](std::int64_t list) {
         return [&, list](auto& part, std::int64_t c, int w) { fill(part, list * p.kept, c, w); };
@@ -188,6 +189,8 @@ template <class T, class A, class Fill, class Write> void sweep_columns(const Ca
         const auto sweep = [&](const auto& tile) {
             runs.walk(chunk.list, chunk.from, chunk.to, [&](std::int64_t start, std::int64_t length, std::int64_t i) {
                 if (start == runs.runs[i].start) gap(runs.end_before(i), start);
+                if (i + RUNS_AHEAD < static_cast<std::int64_t>(runs.runs.size()))
+                    for (const T* array : read) fetch_run(array + runs.runs[i + RUNS_AHEAD].start * width);
                 to.put_block(start * width, length, width,
                              [&](T* into, std::int64_t row, std::int64_t count, std::int64_t c, std::int64_t w) {
                                  write(tile.part(c), start + row, c, count, w, into);
@@ -214,7 +217,8 @@ template <class T, class A> void forward_columns(const Forward<T>& call) {
         const std::int64_t first = lists.first * p.kept;
         rstd_of(p, found + first, lists.end * p.kept - first, &rstd[first]);
         sweep_columns<T, A>(
-            p, call.runs, lists, call.y, p.keep_padding ? call.x : nullptr, coefficients_of_y(call, rstd.data()),
+            p, call.runs, lists, call.y, p.keep_padding ? call.x : nullptr, {call.x},
+            coefficients_of_y(call, rstd.data()),
             [&](const auto& tile, std::int64_t r, std::int64_t c, std::int64_t rows, std::int64_t w, T* y) {
                 using B = std::remove_reference_t<decltype(tile.hi[0])>;
                 loops<T, B>().column_forward(call.x + r * width + c, y, rows * w, w, tile.hi, tile.low(), tile.scale,
@@ -301,7 +305,8 @@ template <class T, class A> void write_columns(const Backward<T>& call, const Li
     const Sums* const sums = call.used();
     const std::int64_t width = p.width();
     sweep_columns<T, A>(
-        p, call.runs, lists, call.dx, p.keep_padding ? call.dy : nullptr, coefficients_of_dx(call, rstd),
+        p, call.runs, lists, call.dx, p.keep_padding ? call.dy : nullptr, {call.x, call.dy},
+        coefficients_of_dx(call, rstd),
         [&](const auto& tile, std::int64_t row, std::int64_t c, std::int64_t rows, std::int64_t w, T* dx) {
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
             const T *const x = call.x + row * width + c, *const dy = call.dy + row * width + c;

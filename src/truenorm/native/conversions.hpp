@@ -9,6 +9,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(TRUENORM_X86)
+#include <emmintrin.h>
 #endif
 
 #include "load_store.hpp"
@@ -31,6 +33,19 @@ template <class A> struct Register {
     static constexpr int COUNT = VECTOR / static_cast<int>(sizeof(A));
 };
 
+// VECTOR bytes past the caches, to a multiple of VECTOR: in the widest stores, as few of them can be on their way.
+inline void stream(char* to, const char* from) {
+#if defined(__AVX512F__)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+#elif defined(__AVX2__)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif defined(TRUENORM_X86)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#else
+    std::memcpy(to, from, VECTOR);
+#endif
+}
+
 // Any dtype, through an array.
 template <class A, class T> inline typename Register<A>::Type widen(const T* from, int n, A rest) {
     A wide[Register<A>::COUNT];
@@ -51,6 +66,13 @@ template <class A, class T> inline void narrow_to(T* to, typename Register<A>::T
     for (int j = 0; j < Register<A>::COUNT; ++j) store(to + j, wide[j]);
 }
 
+// Two registers, one after the other.
+template <class A, class T>
+inline void narrow_to(T* to, typename Register<A>::Type one, typename Register<A>::Type two) {
+    narrow_to<A>(to, one);
+    narrow_to<A>(to + Register<A>::COUNT, two);
+}
+
 #if defined(__AVX512F__)
 
 // The first n <= 16. The forms of instructions that take all of them make some compilers warn of an undefined value.
@@ -61,14 +83,16 @@ inline __m512 float_of(__m256i bits, BFloat16) {
 }
 inline __m512 float_of(__m256i bits, Half) { return _mm512_maskz_cvtph_ps(first(16), bits); }
 
-// Rounds to nearest, ties to even.
-inline __m256i bits_of(__m512 value, BFloat16) {
-    const __m512i bits = _mm512_castps_si512(value), one = _mm512_set1_epi32(1);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-    const __m512i even = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+// bfloat16 in the upper halves, rounded to nearest, ties to even.
+inline __m512i rounded(__m512 value) {
+    const __m512i bits = _mm512_castps_si512(value);
+    const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+    const __m512i half = _mm512_mask_mov_epi32(_mm512_set1_epi32(0x7fff), odd, _mm512_set1_epi32(0x8000));
     const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    const __m512i all = _mm512_mask_or_epi32(even, nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_maskz_cvtepi32_epi16(first(16), _mm512_srli_epi32(all, 16));
+    return _mm512_mask_or_epi32(_mm512_add_epi32(bits, half), nan, bits, _mm512_set1_epi32(0x400000));
+}
+inline __m256i bits_of(__m512 value, BFloat16) {
+    return _mm512_maskz_cvtepi32_epi16(first(16), _mm512_srli_epi32(rounded(value), 16));
 }
 inline __m256i bits_of(__m512 value, Half) {
     return _mm512_maskz_cvtps_ph(first(16), value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -184,6 +208,16 @@ template <> inline void narrow_to<double>(double* to, Register<double>::Type val
 TRUENORM_SIXTEEN_BITS(BFloat16)
 TRUENORM_SIXTEEN_BITS(Half)
 #undef TRUENORM_SIXTEEN_BITS
+#endif
+
+#if defined(__AVX512F__)
+// The upper halves of both are picked at once, which takes less than moving them down and packing each.
+template <> inline void narrow_to<float>(BFloat16* to, Register<float>::Type one, Register<float>::Type two) {
+    alignas(64) static constexpr std::uint16_t UPPER[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                            23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                            45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(rounded(one), _mm512_load_si512(UPPER), rounded(two)));
+}
 #endif
 
 }  // namespace

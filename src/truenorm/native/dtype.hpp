@@ -55,26 +55,32 @@ struct Buffer {
     template <class T> T* at() const { return static_cast<T*>(data); }
 };
 
+// each(T*) with the elements in their type.
+template <class Each> void with_elements(const Buffer& buffer, Each each) {
+    switch (buffer.letter) {
+        case 'f': return each(buffer.at<float>());
+        case 'e': return each(buffer.at<Half>());
+        case 'H': return each(buffer.at<BFloat16>());
+        default: return each(buffer.at<double>());
+    }
+}
+
 // A parameter (size) in double; `otherwise` if it is not given.
 inline std::vector<double> widened(const Buffer& from, std::int64_t size, double otherwise) {
     std::vector<double> to(static_cast<std::size_t>(size), otherwise);
-    for (std::size_t i = 0; from.data && i < to.size(); ++i) {
-        to[i] = from.letter == 'f'   ? load<double>(from.at<float>()[i])
-                : from.letter == 'e' ? load<double>(from.at<Half>()[i])
-                : from.letter == 'H' ? load<double>(from.at<BFloat16>()[i])
-                                     : from.at<double>()[i];
-    }
+    if (from.data)
+        with_elements(from, [&](const auto* elements) {
+            for (std::size_t i = 0; i < to.size(); ++i) to[i] = load<double>(elements[i]);
+        });
     return to;
 }
 
 // The gradient of a parameter, rounded to its dtype; written nowhere if it is not asked for.
 inline void narrow(const std::vector<double>& from, const Buffer& to) {
-    for (std::size_t i = 0; to.data && i < from.size(); ++i) {
-        if (to.letter == 'f') store(&to.at<float>()[i], from[i]);
-        else if (to.letter == 'e') store(&to.at<Half>()[i], from[i]);
-        else if (to.letter == 'H') store(&to.at<BFloat16>()[i], from[i]);
-        else to.at<double>()[i] = from[i];
-    }
+    if (to.data)
+        with_elements(to, [&](auto* elements) {
+            for (std::size_t i = 0; i < from.size(); ++i) store(&elements[i], from[i]);
+        });
 }
 
 }  // namespace truenorm

@@ -4,7 +4,6 @@
 // a processor code that it does not have.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -76,11 +75,5 @@ static inline void store(Half* to, float value) {
 
 static inline void store(Half* to, double value) { store(to, static_cast<float>(value)); }
 static inline void store(BFloat16* to, double value) { store(to, static_cast<float>(value)); }
-
-// Whether float holds a coefficient with all its digits. If it is not finite, double is used: inf and NaN stay visible.
-template <class A> static inline bool holds(double value) {
-    const double size = std::fabs(value);  // without branches: it is asked of each channel
-    return sizeof(A) == sizeof(double) || (size == 0) | ((size > 1e-30) & (size < 1e30));
-}
 
 }  // namespace truenorm

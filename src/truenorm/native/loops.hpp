@@ -85,6 +85,10 @@ template <class T, class A> struct Loops {
 
 struct LoopTable {
     const char* name;
+    // Writes whole lines of the cache, `bytes` from an address that is a multiple of a line on, past the caches.
+    void (*write_lines)(char* to, const char* from, std::size_t bytes);
+    // rstd (n) of moments (n, 3): count, mean and m2.
+    void (*rstd)(const double* moments, std::int64_t n, int ddof, double eps, bool eps_outside, double* rstd);
     Loops<float, float> float_float;
     Loops<float, double> float_double;
     Loops<double, double> double_double;

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "formulas.hpp"
 #include "loops.hpp"
 #include "params.hpp"
 
@@ -122,16 +123,14 @@ void measure_stretches(const T* const* x, int count, std::int64_t n, bool center
     }
 }
 
-// The one place where eps and ddof are applied. 0 if there is no variance to divide by.
 inline double rstd_of(const CallParams& p, const Moments& m) {
-    const double var = m.m2 / (m.count - p.ddof);
-    const double deviation = p.eps_outside ? std::sqrt(var) + p.eps : std::sqrt(var + p.eps);
-    return m.count > p.ddof && deviation != 0 ? 1 / deviation : 0;
+    return rstd_of(m.count, m.m2, p.ddof, p.eps, p.eps_outside);
 }
 
-// The same for n statistics: their roots and divisions can overlap.
+// The same for n statistics.
 inline void rstd_of(const CallParams& p, const Moments* moments, std::int64_t n, double* rstd) {
-    for (std::int64_t i = 0; i < n; ++i) rstd[i] = rstd_of(p, moments[i]);
+    static_assert(sizeof(Moments) == 3 * sizeof(double));
+    loop_table().rstd(&moments->count, n, p.ddof, p.eps, p.eps_outside, rstd);
 }
 
 // What is subtracted from x. Without a deviation every finite x gives exactly the bias, also where x - mean overflows.

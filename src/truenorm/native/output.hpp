@@ -1,5 +1,6 @@
 // Large outputs are written past the caches: an ordinary store first reads the line that it overwrites, and evicts
-// inputs that are needed again.
+// inputs that are needed again. Two kinds are not: padding would end in parts of lines, each of which waits for memory,
+// and two bytes an element take longer to compute than to store.
 #pragma once
 
 #include <algorithm>
@@ -40,26 +41,14 @@ inline void write_cached(char* to, const char* from, std::size_t bytes) {
     else std::memset(to, 0, bytes);
 }
 
-// bytes / LINE whole lines from an address that is a multiple of LINE on.
-inline void write_lines(char* to, const char* from, std::size_t bytes) {
-#if defined(TRUENORM_X86)
-    for (std::size_t i = 0; i < bytes; i += 16) {
-        const __m128i value = from ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)) : _mm_setzero_si128();
-        _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), value);
-    }
-#else
-    write_cached(to, from, bytes);
-#endif
-}
-
 // Whole lines go past the caches. Parts of a line are stored as usual, which is faster for them.
 inline void write_past_caches(char* to, const char* from, std::size_t bytes) {
     const std::size_t head = (LINE - reinterpret_cast<std::uintptr_t>(to) % LINE) % LINE;
     if (bytes <= head) return write_cached(to, from, bytes);
     const std::size_t lines = (bytes - head) / LINE * LINE, tail = bytes - head - lines;
     write_cached(to, from, head);
-    write_lines(to + head, from ? from + head : nullptr, lines);
-    write_cached(to + head + lines, from ? from + head + lines : nullptr, tail);
+    loop_table().write_lines(to + head, from + head, lines);
+    write_cached(to + head + lines, from + head + lines, tail);
 }
 
 template <class T> void fill(T* to, const T* from, std::int64_t n) {
@@ -70,9 +59,12 @@ template <class T> void fill(T* to, const T* from, std::int64_t n) {
 // Where a kernel writes: y or dx. Null: nothing is written.
 template <class T> class Output {
 public:
-    Output(T* base, std::int64_t elements, Activation activation = Activation::none, const T* more = nullptr)
+    // padded: whether a part of the elements is padding.
+    Output(T* base, std::int64_t elements, bool padded, Activation activation = Activation::none,
+           const T* more = nullptr)
         : base(base),
-          streamed(elements * static_cast<std::int64_t>(sizeof(T)) >= STREAMED_BYTES),
+          streamed(!padded && sizeof(T) >= sizeof(float) &&
+                   elements * static_cast<std::int64_t>(sizeof(T)) >= STREAMED_BYTES),
           activation(activation),
           more(more) {}
 
@@ -125,12 +117,11 @@ public:
             return put(at, n,
                        [&](T* to, std::int64_t i, std::int64_t count) { std::copy_n(from + at + i, count, to); });
         if (more) from = more;
-        const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
-        char* to = reinterpret_cast<char*>(base + at);
-        const char* values = from ? reinterpret_cast<const char*>(from + at) : nullptr;
-        if (streamed) write_past_caches(to, values, bytes);
-        else write_cached(to, values, bytes);
+        truenorm::fill(base + at, from ? from + at : nullptr, n);
     }
+
+    // Where the elements from `at` on are written. Not for outputs that go past the caches: they have no padding.
+    T* padded(std::int64_t at) const { return base + at; }
 
     // After this, other threads see what was written past the caches.
     void finish() const {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -13,6 +14,10 @@
 #include "coefficients.hpp"
 
 namespace truenorm {
+
+// Planes of so many positions and more are written one by one where there is padding, so that all is written in the
+// order of memory. For shorter ones a call for each would take longer.
+constexpr std::int64_t APART = 128;
 
 // One plane with sample weights: its elements are gathered into full blocks.
 template <class T>
@@ -228,31 +233,34 @@ template <class A, class Fill> PlaneTiles<A, Fill> plane_tiles(const CallParams&
 }
 
 // Writes w planes of sequence q, from c on. write(k, count, start, to, n) writes n elements of `count` planes, from
-// `start` on, to `to` and so on: plane c + k is the first of them. Padding is filled.
+// `start` on, to `to` and so on: plane c + k is the first of them. Padding is filled. read: the arrays that `write`
+// reads.
 template <class T, class Write> void write_planes(const CallParams& p, const ValidRuns& runs, const Output<T>& output,
-                                                  const T* padding, std::int64_t q, std::int64_t c, std::int64_t w,
-                                                  Write write) {
-    const std::int64_t first = (q * p.width() + c) * p.positions, base = q * p.extent;
-    const auto begin_of = runs.runs.begin() + runs.first[q], end_of = runs.runs.begin() + runs.first[q + 1];
-    output.put_together(first, w, p.positions,
-                        [&](T* to, std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
-                            const auto gap = [&](std::int64_t begin, std::int64_t end) {
-                                const T* const from = padding ? padding + first + k * p.positions : nullptr;
-                                for (std::int64_t at = 0; begin < end && at < count * p.positions; at += p.positions)
-                                    fill(to + at + begin - i, from ? from + at + begin : nullptr, end - begin);
-                            };
-                            std::int64_t at = i;
-                            auto run = std::partition_point(
-                                begin_of, end_of, [&](const Run& one) { return one.start + one.length - base <= i; });
-                            for (; run != end_of && run->start - base < i + n; ++run) {
-                                const std::int64_t start = std::max(run->start - base, i),
-                                                   end = std::min(run->start - base + run->length, i + n);
-                                gap(at, start);
-                                write(k, count, start, to + start - i, end - start);
-                                at = end;
-                            }
-                            gap(at, i + n);
-                        });
+                                                  const T* padding, std::initializer_list<const T*> read,
+                                                  std::int64_t q, std::int64_t c, std::int64_t w, Write write) {
+    const std::int64_t first = (q * p.width() + c) * p.positions;
+    if (runs.count[q] == p.positions)
+        return output.put_together(first, w, p.positions,
+                                   [&](T* to, std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
+                                       write(k, count, i, to, n);
+                                   });
+    const std::int64_t step = p.positions < APART ? w : 1;
+    for (std::int64_t k = 0; k < w; k += step) {
+        const std::int64_t begin_of = first + k * p.positions;
+        T* const to = output.padded(begin_of);
+        const auto gap = [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t at = 0; begin < end && at < step * p.positions; at += p.positions)
+                fill(to + at + begin, padding ? padding + begin_of + at + begin : nullptr, end - begin);
+        };
+        sweep_plane(
+            p, runs, q,
+            [&](std::int64_t start, std::int64_t length) {
+                if (step == 1 && k + RUNS_AHEAD < w)
+                    for (const T* array : read) fetch_run(array + begin_of + RUNS_AHEAD * p.positions + start);
+                write(k, step, start, to + start, length);
+            },
+            gap);
+    }
 }
 
 template <class T, class A> void forward_planes(const Forward<T>& call) {
@@ -270,7 +278,7 @@ template <class T, class A> void forward_planes(const Forward<T>& call) {
         if (together) rstd_of(p, found + first + from, to - from, &rstd[first + from]);
         tiles.each(q, from * p.channels, to * p.channels, [&](const auto& tile, std::int64_t c, std::int64_t w) {
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
-            write_planes(p, call.runs, call.y, p.keep_padding ? call.x : nullptr, q, c, w,
+            write_planes(p, call.runs, call.y, p.keep_padding ? call.x : nullptr, {call.x}, q, c, w,
                          [&](std::int64_t k, std::int64_t count, std::int64_t start, T* y, std::int64_t n) {
                              const T* const x = call.x + (q * p.width() + c + k) * p.positions + start;
                              const Tile<B> of = tile.part(k);
@@ -366,7 +374,7 @@ void write_dx(const Backward<T>& call, const Coefficients& tiles, std::int64_t q
     const CallParams& p = call.p;
     tiles.each(q, from, to, [&](const auto& all, std::int64_t c, std::int64_t w) {
         using B = std::remove_reference_t<decltype(all.hi[0])>;
-        write_planes(p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr, q, c, w,
+        write_planes(p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr, {call.x, call.dy}, q, c, w,
                      [&](std::int64_t k, std::int64_t count, std::int64_t start, T* dx, std::int64_t n) {
                          const std::int64_t at = (q * p.width() + c + k) * p.positions + start;
                          const Tile<B> tile = all.part(k);

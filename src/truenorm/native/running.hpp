@@ -1,8 +1,10 @@
 // Running statistics after one more batch: the counterpart of `running.py` if every channel has enough elements.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "moments.hpp"
 
@@ -25,24 +27,25 @@ inline bool ema_update(const Moments* batch, const double* mean, const double* v
 // `Running.update` in place. 1: updated. 0: nothing changed, as no channel has enough elements. -1: nothing changed, as
 // a channel is not finite.
 template <class T> int update(const Moments* batch, T* mean, T* var, std::int64_t channels, double momentum, int ddof) {
-    const auto next_mean = [&](std::int64_t c) {
-        return static_cast<T>(mean[c] + momentum * (batch[c].mean - mean[c]));
-    };
-    const auto next_var = [&](std::int64_t c) {
-        return static_cast<T>(var[c] + momentum * (batch[c].m2 / (batch[c].count - ddof) - var[c]));
-    };
-    bool seen = false;
+    std::vector<T> next(static_cast<std::size_t>(2 * channels));
+    T *const next_mean = next.data(), *const next_var = next_mean + channels;
+    bool seen = false, finite = true;
     for (std::int64_t c = 0; c < channels; ++c) {
-        if (batch[c].count > 0 && !(std::isfinite(batch[c].mean) && std::isfinite(batch[c].m2))) return -1;
-        if (!(batch[c].count > ddof)) continue;
-        seen = true;
-        if (!std::isfinite(next_mean(c)) || !std::isfinite(next_var(c))) return -1;  // finite, but not in T
+        const Moments& one = batch[c];
+        const double freedom = one.count - ddof;
+        const bool enough = freedom > 0;
+        const T moved_mean = static_cast<T>(mean[c] + momentum * (one.mean - mean[c]));
+        const T moved_var = static_cast<T>(var[c] + momentum * (one.m2 / freedom - var[c]));
+        next_mean[c] = enough ? moved_mean : mean[c];
+        next_var[c] = enough ? moved_var : var[c];
+        seen |= enough;
+        finite &= (one.count == 0) | (std::isfinite(one.mean) & std::isfinite(one.m2));
+        finite &=
+            (!enough) | (std::isfinite(moved_mean) & std::isfinite(moved_var));  // they may be finite, but not in T
     }
-    for (std::int64_t c = 0; c < channels; ++c) {
-        if (!(batch[c].count > ddof)) continue;
-        mean[c] = next_mean(c);
-        var[c] = next_var(c);
-    }
+    if (!finite) return -1;
+    std::copy_n(next_mean, channels, mean);
+    std::copy_n(next_var, channels, var);
     return seen;
 }
 

@@ -45,7 +45,9 @@ template <class A, int BYTES> struct Lanes {
     }
 
     template <class T> void to(T* values, Whole = {}) const {
-        for (int k = 0; k < PARTS; ++k) narrow_to<A>(values + k * WIDTH, part[k]);
+        if constexpr (PARTS == 1) narrow_to<A>(values, part[0]);
+        else
+            for (int k = 0; k < PARTS; k += 2) narrow_to<A>(values + k * WIDTH, part[k], part[k + 1]);
     }
     template <class T> void to(T* values, std::int64_t n) const {
         for (int k = 0; k < PARTS; ++k) {
@@ -154,6 +156,15 @@ template <class V, class Body> INLINE inline void in_lanes(std::int64_t n, Body 
     std::int64_t i = 0;
     for (; i + V::COUNT <= n; i += V::COUNT) body(i, Whole{});
     if (i < n) body(i, n - i);
+}
+
+// body(V{}, i, count) for n elements that do not depend on each other: the same, with as many lanes as there are
+// elements left.
+template <class A, class Body> INLINE inline void in_wide_lanes(std::int64_t n, Body body) {
+    std::int64_t i = 0;
+    for (; i + Many<A>::COUNT <= n; i += Many<A>::COUNT) body(Many<A>{}, i, Whole{});
+    if (i + Few<A>::COUNT <= n) body(Few<A>{}, i, Whole{}), i += Few<A>::COUNT;
+    if (i < n) body(Few<A>{}, i, n - i);
 }
 
 }  // namespace

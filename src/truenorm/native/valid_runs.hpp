@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "params.hpp"
@@ -58,6 +59,10 @@ struct ValidRuns {
         first.push_back(static_cast<std::int64_t>(runs.size()));
     }
 
+    bool padded(const CallParams& p) const {
+        return std::accumulate(count.begin(), count.end(), std::int64_t{0}) < p.rows;
+    }
+
     std::int64_t lists() const { return static_cast<std::int64_t>(count.size()); }
 
     // The run that holds the valid row of this number in its list.
@@ -85,6 +90,13 @@ struct ValidRuns {
     // Where the run before run i ends: from there to the start of run i nothing is valid.
     std::int64_t end_before(std::int64_t i) const { return i ? runs[i - 1].start + runs[i - 1].length : 0; }
 };
+
+constexpr std::int64_t RUNS_AHEAD = 8;  // runs from the computation to the prefetch
+
+// Prefetches the first lines of a run: of short runs with padding in between, the hardware sees no stream.
+template <class T> void fetch_run(const T* run) {
+    for (int line = 0; line < 4; ++line) __builtin_prefetch(reinterpret_cast<const char*>(run) + line * 64, 0, 2);
+}
 
 // Some consecutive valid rows of one list: an item of work.
 struct Chunk {
