@@ -3,13 +3,16 @@
     python -m bench.retrofit [--seconds 30] [--write docs/retrofit.md]
 
 A small Wav2Vec2 of transformers with random weights: a training step, forward and backward, of eight sequences of which
-half is padding. Three ways in turns: the model as it is, converted, and converted inside `padded`.
+half is padding. Four ways in turns: the model as it is, converted, and converted inside `padded`, with other lengths in
+each step or with the same ones, for which `padded` has kept some of its work. Other lengths are the same numbers in
+another order, so the model's own work does not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,12 @@ import click
 from bench.process import THREADS, enter
 
 BATCH, SAMPLES = 8, 16_000
-WAYS = {"as it is": "plain", "converted": "converted", "converted, inside padded": "padded"}
+WAYS = {
+    "as it is": "plain",
+    "converted": "converted",
+    "converted, inside padded": "padded",
+    "the same, with the lengths of the step before": "again",
+}
 SMALL: dict[str, Any] = {
     "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 256,
     "conv_dim": (64,) * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
@@ -38,12 +46,12 @@ def main(seconds: float, threads: int, write: Path | None) -> None:
     from bench.timing import interleave, ratio, spread
 
     rounds = interleave(steps(), seconds=seconds, patience=seconds, rounds=(9, 400))
-    lines = ["| Wav2Vec2, a training step | time | of the time as it is |", "|---|---|---|"]
+    lines = ["| Wav2Vec2, a training step | time | of the time as it is | of the processor time |", "|---|---|---|---|"]
     for name, key in WAYS.items():
-        times = rounds.seconds(key)
-        found = ratio(times, rounds.seconds("plain"))
-        share = "" if key == "plain" else f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
-        lines.append(f"| {name} | {duration(spread(times)['median'])} | {share} |")
+        of_time = ratio(rounds.seconds(key), rounds.seconds("plain"))
+        of_processor = ratio(rounds.processor(key), rounds.processor("plain"))
+        shares = ["" if key == "plain" else _share(one) for one in (of_time, of_processor)]
+        lines.append(f"| {name} | {duration(spread(rounds.seconds(key))['median'])} | {' | '.join(shares)} |")
     machine = facts()
     versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("python", "truenorm", "torch"))
     table = "\n".join(lines) + (
@@ -51,6 +59,10 @@ def main(seconds: float, threads: int, write: Path | None) -> None:
         f"quartiles in parentheses; float32, {threads} threads, on the CPU only. {machine['cpu']}; {versions}."
     )
     show_or_write(table, write, "retrofit-overhead", ["the steps"] if rounds.disturbed() else [])
+
+
+def _share(found: dict[str, float]) -> str:
+    return f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 
 def steps() -> dict[str, Callable[[], None]]:
@@ -67,16 +79,19 @@ def steps() -> dict[str, Callable[[], None]]:
     tnt.convert(converted)
     x = torch.randn(BATCH, SAMPLES)
     lengths = torch.linspace(SAMPLES, SAMPLES // 20, BATCH).long()
+    same, others = cycle([lengths]), (lengths[torch.randperm(BATCH)] for _ in count())
     return {
-        "plain": partial(_step, plain, x, lengths, None),
-        "converted": partial(_step, converted, x, lengths, None),
-        "padded": partial(_step, converted, x, lengths, tnt.padded),
+        "plain": partial(_step, plain, x, same, None),
+        "converted": partial(_step, converted, x, same, None),
+        "padded": partial(_step, converted, x, others, tnt.padded),
+        "again": partial(_step, converted, x, same, tnt.padded),
     }
 
 
-def _step(model: Any, x: Any, lengths: Any, context: Any) -> None:
+def _step(model: Any, x: Any, batches: Iterator[Any], context: Any) -> None:
     import torch
 
+    lengths = next(batches)
     model.zero_grad(set_to_none=True)
     valid = torch.arange(x.shape[1]) < lengths[:, None]
     if context is None:

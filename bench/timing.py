@@ -28,10 +28,14 @@ DISTURBED = 0.1
 
 @dataclass
 class Samples:
-    """Seconds per call, one value a round; `faults` counts the page faults of all rounds."""
+    """Seconds per call, one value a round; `faults` counts the page faults of all rounds.
+
+    processor   seconds of processors, of all threads: what other processes take does not count
+    """
 
     calls: int = 1
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     faults: int = 0
 
 
@@ -52,8 +56,13 @@ class Rounds(Generic[Key]):
         return len(self.quiet()) < self.least
 
     def seconds(self, key: Key) -> list[float]:
-        kept = range(len(self.others)) if self.disturbed() else self.quiet()
-        return [self.samples[key].seconds[number] for number in kept]
+        return self._kept(self.samples[key].seconds)
+
+    def processor(self, key: Key) -> list[float]:
+        return self._kept(self.samples[key].processor)
+
+    def _kept(self, values: list[float]) -> list[float]:
+        return [values[number] for number in (range(len(self.others)) if self.disturbed() else self.quiet())]
 
     def faults(self, key: Key) -> float:
         """Page faults a call, over all rounds."""
@@ -103,8 +112,9 @@ def interleave(
                 time.sleep(pause)
                 samples = found.samples[key]
                 _elapsed(calls[key], samples.calls, clock)
-                before = _page_faults()
+                before, used = _page_faults(), time.process_time()
                 samples.seconds.append(_elapsed(calls[key], samples.calls, clock) / samples.calls)
+                samples.processor.append((time.process_time() - used) / samples.calls)
                 samples.faults += _page_faults() - before
             found.others.append((others() - taken) / max(clock() - start, 1e-9))
     return found
