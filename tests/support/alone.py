@@ -30,10 +30,13 @@ def claims_checked() -> Iterator[None]:
     """After each function: padding that is said to be zero is zero, and padding that is said to be finite is finite.
 
     A false claim is seldom seen in an output: only by a function that reads padding, and was told that it need not.
+    Of a function that was called without its rule, as an earlier one, its rule says the same, and has nothing to do.
     """
     import torch
 
     from truenorm.torch.tracking.calls import tensors_in
+    from truenorm.torch.tracking.registry import REPEATS
+    from truenorm.torch.tracking.repeats import key_of
     from truenorm.torch.tracking.tag import Padding, Tag
     from truenorm.torch.tracking.tracker import Tracker
 
@@ -47,7 +50,23 @@ def claims_checked() -> Iterator[None]:
         true = not at_padding.any() if tag.padding is Padding.ZERO else torch.isfinite(at_padding).all()
         assert true, f"{func.__name__}: its padding is said to be {tag.padding.name}, got {at_padding}"
 
+    def check_repeated(tracker: Any, func: Any, args: Any, kwargs: Any) -> None:
+        key = key_of(tracker, func, args, kwargs) if func in REPEATS and not tracker.recording else None
+        kept = None if key is None else tracker.repeats.states.get(key)
+        if kept is None:
+            return
+        before = tracker.acts + tracker.notes.count
+        with torch.random.fork_rng(devices=[]):
+            found = tracker.states.get(tracker._call_rule(func, args, kwargs))
+        assert tracker.acts + tracker.notes.count == before, func.__name__
+        if isinstance(kept, Tag):
+            assert (found.axes, found.padding) == (kept.axes, kept.padding), func.__name__
+        else:
+            assert found is kept, func.__name__
+
     def checked_call(tracker: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            check_repeated(tracker, func, args, kwargs)
         result = call(tracker, func, args, kwargs)
         with torch._C.DisableTorchFunction():
             for x in tensors_in((result, args, kwargs)):
@@ -68,7 +87,7 @@ def assert_as_alone(
     tolerance: float = 1e-12,
     parameters: Sequence[Any] = (),
     value: float = NAN,
-    more: Sequence[int] = (0, 3),
+    more: Sequence[int] = (0, 3, 3),
     along: Any = None,
 ) -> None:
     """Inside `padded`, valid outputs and all gradients are those of the sequences alone, whatever the padding holds.
@@ -77,7 +96,7 @@ def assert_as_alone(
 
     axis   of positions in x
     out    of positions in the output; None if it has none
-    more   amounts of padding to try, behind the longest sequence
+    more   amounts of padding to try, behind the longest sequence; one of them twice, as then calls repeat
     """
     import torch
 

@@ -52,6 +52,22 @@ backward_pass: Callable[[], int] = _private("_current_graph_task_id", lambda: -1
 saved_tensor_hooks: Callable[[bool], Any] = _private("_autograd._top_saved_tensors_default_hooks", lambda _: True)
 
 
+# The modes of this thread that see functions of torch, the innermost last. Without these names none is taken off.
+_count_function_modes: Callable[[], int] = _private("_len_torch_function_stack", lambda: 0)
+_function_mode_at: Callable[[int], Any] = _private("_get_function_stack_at", lambda _: None)
+_pop_function_mode: Callable[[], Any] = _private("_pop_torch_function_stack", lambda: None)
+push_function_mode: Callable[[Any], None] = _private("_push_on_torch_function_stack", lambda _: None)
+
+
+def take_off_function_mode(mode: Any) -> bool:
+    """Take a mode off, so that it sees nothing until `push_function_mode`. False if it is not the innermost one."""
+    count = _count_function_modes()
+    if not count or _function_mode_at(count - 1) is not mode:
+        return False
+    _pop_function_mode()
+    return True
+
+
 def version_of(tensor: Tensor) -> int:
     """How often a tensor and all views of it were changed in place; -1 if torch does not count it."""
     try:
@@ -59,6 +75,12 @@ def version_of(tensor: Tensor) -> int:
         return version
     except RuntimeError:  # made in inference mode
         return -1
+
+
+def revive(tensor: Tensor) -> None:
+    """For a tensor that comes out of a weak reference: perhaps only C++ has kept it."""
+    if hasattr(tensor, "_fix_weakref"):
+        tensor._fix_weakref()
 
 
 def name_of_autograd_function() -> str | None:
@@ -132,10 +154,11 @@ def keywords_of_call(module: torch.nn.Module) -> dict[str, Any]:
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
-        found = frame.f_locals
-        if frame.f_code.co_name == "_call_impl" and found.get("self") is module:
-            keywords = found.get("kwargs")
-            return keywords if isinstance(keywords, dict) else {}
+        if frame.f_code.co_name == "_call_impl":  # asked first: f_locals makes a dictionary of all variables
+            found = frame.f_locals
+            if found.get("self") is module:
+                keywords = found.get("kwargs")
+                return keywords if isinstance(keywords, dict) else {}
         frame = frame.f_back
     return {}
 

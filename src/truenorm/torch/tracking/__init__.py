@@ -13,6 +13,7 @@ from truenorm.torch.tracking import (  # noqa: F401 - each registers its rules
     outside,
     pooling,
     positions,
+    products,
     recurrent,
     reduction,
     shapes,

@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from truenorm.torch import _compat
-from truenorm.torch._compat import backward_pass, saved_tensor_hooks
+from truenorm.torch._compat import backward_pass, push_function_mode, saved_tensor_hooks, take_off_function_mode
 from truenorm.torch.tracking import layers
 from truenorm.torch.tracking.registry import attribute, rule
 from truenorm.torch.tracking.tracker import Tracker
@@ -49,24 +49,32 @@ class Activation:
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
-        self._contexts = ExitStack()
         self.thread = threading.get_ident()
 
     def __enter__(self) -> Tracker:
-        with ExitStack() as contexts:
-            contexts.callback(self.tracker.close)
-            _begin()
-            contexts.callback(_end)
-            contexts.enter_context(cast("Any", _TrackingMode(self.tracker)))
-            active.trackers.append(self.tracker)
-            contexts.callback(active.trackers.remove, self.tracker)
-            contexts.callback(_current.set, _current.get())
-            _current.set(self.tracker)
-            self._contexts = contexts.pop_all()
-        return self.tracker
+        tracker = self.tracker
+        _begin()
+        try:
+            tracker.mode = cast("Any", _TrackingMode(tracker))
+            tracker.mode.__enter__()
+        except BaseException:
+            _end()
+            raise
+        active.trackers.append(tracker)
+        self._outer = _current.get()
+        _current.set(tracker)
+        return tracker
 
     def __exit__(self, *error: Any) -> None:
-        self._contexts.__exit__(*error)
+        tracker = self.tracker
+        try:
+            _current.set(self._outer)
+            active.trackers.remove(tracker)
+            _switch_on(tracker)  # an interrupt inside a norm has left it off
+            tracker.mode.__exit__(*error)
+        finally:
+            tracker.close()
+            _end()
 
 
 class _TrackingMode(TorchFunctionMode):
@@ -90,6 +98,20 @@ class _TrackingMode(TorchFunctionMode):
                 "contexts that do not nest. Leave padded before each await."
             )
         return tracker.call(func, args, kwargs or {})
+
+
+def _switch_off(tracker: Tracker) -> None:
+    """The mode sees nothing until it is on again: not what hooks do, nor the inside of a module that is not followed.
+
+    Each of its looks takes a microsecond, and a norm in a kernel asks its tensors for some dozens of attributes.
+    """
+    tracker.is_off = tracker.is_off or take_off_function_mode(tracker.mode)
+
+
+def _switch_on(tracker: Tracker) -> None:
+    if tracker.is_off:
+        tracker.is_off = False
+        push_function_mode(tracker.mode)
 
 
 def padding_is_followed() -> bool:
@@ -141,36 +163,49 @@ def _before(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     tracker = trackers[-1]
     if backward_pass() != tracker.backward_pass:
         return None
-    tracker.modules.append(module)
+    modules = tracker.modules
+    modules.append(module)
     if tracker.paused is not None:
         layers.note_inside(tracker, module)
         return None
-    _check_checkpoint(tracker, module)
-    if len(tracker.modules) == 1:
-        layers.begin_model(tracker, module, args)
-    return layers.before(tracker, module, args)
+    if not tracker.recording and (
+        saved_tensor_hooks(False) is not None or (module.training and not torch.is_grad_enabled())
+    ):
+        _refuse_checkpoint(tracker)  # if it is one, which would be recomputed without lengths
+    before = layers.reader_of(module)
+    if before is None and len(modules) > 1:
+        return None
+    _switch_off(tracker)
+    try:
+        if len(modules) == 1:
+            layers.begin_model(tracker, module, args)
+        return None if before is None else before(tracker, module, args)
+    finally:
+        if tracker.paused is None:
+            _switch_on(tracker)
 
 
 def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     trackers = active.trackers
-    if trackers and trackers[-1].modules and trackers[-1].modules[-1] is module:
-        tracker = trackers[-1]
-        try:
+    if not trackers:
+        return
+    tracker = trackers[-1]
+    modules = tracker.modules
+    if not modules or modules[-1] is not module:
+        return
+    try:
+        if tracker.paused is module:
+            layers.after_unfollowed(tracker, output)
+        elif tracker.paused is None and tracker.states.find(output) is None:
             layers.after(tracker, module, args, output)
-        finally:
-            tracker.modules.pop()
-
-
-def _check_checkpoint(tracker: Tracker, module: nn.Module) -> None:
-    """Raises inside a checkpoint that would be recomputed without lengths."""
-    if not tracker.recording and (
-        saved_tensor_hooks(False) is not None or (module.training and not torch.is_grad_enabled())
-    ):
-        _refuse_checkpoint(tracker)
+    finally:
+        modules.pop()
+        if tracker.is_off and tracker.paused is None:
+            _switch_on(tracker)
 
 
 def _refuse_checkpoint(tracker: Tracker, func: Any = None) -> None:
-    frame: Any = sys._getframe(2)
+    frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != CHECKPOINT_FILE:
         frame = frame.f_back
     if frame is None:
@@ -190,6 +225,6 @@ def _refuse_checkpoint(tracker: Tracker, func: Any = None) -> None:
 def requires_grad(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A checkpoint with use_reentrant=True asks its inputs for it, before it calls a module or a function."""
     result = func(*args, **kwargs)
-    if result and sys._getframe(3).f_code.co_filename == CHECKPOINT_FILE:
+    if result and sys._getframe(4).f_code.co_filename == CHECKPOINT_FILE:
         _refuse_checkpoint(tracker)
     return result

@@ -25,7 +25,7 @@ from truenorm.torch._compat import version_of
 from truenorm.torch.tracking.indexing import FROM_THE_END, ends_early, full_index, indexed_axes
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.numbers import of_sequence
-from truenorm.torch.tracking.registry import RULES, Rule, rule
+from truenorm.torch.tracking.registry import REPEATS, RULES, Rule, rule
 from truenorm.torch.tracking.states import State
 from truenorm.torch.tracking.tag import Axis, Cropped, Factor, Lost, Padding, Tag, broadcast, has_role
 from truenorm.torch.tracking.tracker import Tracker
@@ -47,6 +47,7 @@ def follow_writes() -> None:
             function = getattr(place, name, None)
             if callable(function):
                 RULES[function] = partial(write, RULES.get(function, Tracker.call_unknown))
+                REPEATS.discard(function)
 
 
 def write(inner: Rule, tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -59,7 +60,7 @@ def write(inner: Rule, tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) 
     if not isinstance(x, Tensor):
         return inner(tracker, func, args, kwargs)
     before = tracker.look(x) if out is None else tracker.states.get(x)
-    parts = list(tracker.parts.items())
+    parts = [(view, tracker.parts.get(view)) for view in tracker.parts]
     in_view = any(part.full is None and shares_memory(x, view) for view, part in parts)
     if in_view and isinstance(before, Tag) and before.has_padding:
         result = _write_valid(inner, tracker, func, args, kwargs, x, before)

@@ -1,41 +1,33 @@
-"""Rules for products over positions, and for attention.
+"""Rules for attention and softmax.
 
-A product that sums over positions must not sum over padding: both operands are set to 0 there. All products (`matmul`,
-`bmm`, `einsum`, ...) are described by a letter for each axis, as in `einsum`, and share one rule. Softmax over
-positions gives padding the weight 0. A sequence without any valid position gets zeros.
-
-Padding that survives on other axes only has to be finite: in the backward pass the product sums over it, and the zero
-gradient of an output at padding times NaN is NaN.
+Softmax over positions gives padding the weight 0. A sequence without any valid position gets zeros. Padding that
+survives on other axes only has to be finite, as in `products.py`.
 """
 
 from __future__ import annotations
 
-import string
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from truenorm.torch._compat import version_of
+from truenorm.torch._inputs import values_are_readable
 from truenorm.torch.tracking.counts import OF_POSITIONS
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import (
     BATCH,
-    OPEN,
     Axis,
     Factor,
     Gaps,
     Lost,
     Padding,
     Tag,
-    broadcast,
     has_role,
-    merge_roles,
-    padding_in,
-    size_of,
 )
 from truenorm.torch.tracking.tracker import Tracker
 
@@ -43,163 +35,15 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
-# ---- products ----
-
-
-@rule(*named("matmul __matmul__ mm bmm mv dot inner"))
-def matmul(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    given = {**dict(zip(("input", "other"), args, strict=False)), **kwargs}
-    left = given.pop("input", None)
-    right = next((given.pop(name) for name in ("other", "mat2", "vec", "tensor") if name in given), None)
-    if left is None or right is None:
-        return tracker.call_unknown(func, args, kwargs)
-    inner = getattr(func, "__name__", "") == "inner"
-    labels = _inner_labels(left.dim(), right.dim()) if inner else _matmul_labels(left.dim(), right.dim())
-    return _product(tracker, func, [left, right], *labels, lambda operands: func(*operands, **given))
-
-
-@rule(*named("__rmatmul__"))
-def reflected_matmul(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    return matmul(tracker, torch.matmul, (args[1], args[0]), kwargs)
-
-
-@rule(*named("addmm addbmm baddbmm"))
-def added_matmul(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """input * beta + alpha * left @ right: the product, then an elementwise sum."""
-    names = ("input", "batch1", "batch2") if "bmm" in func.__name__ else ("input", "mat1", "mat2")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if func.__name__ == "addbmm" or any(name not in given for name in names):  # addbmm sums over the batch
-        return tracker.call_unknown(func, args, kwargs)
-    added, left, right = (given.pop(name) for name in names)
-    labels = _matmul_labels(left.dim(), right.dim())
-    result = _product(
-        tracker, func, [left, right], *labels, lambda operands: func(added, *operands, **given), added=added
-    )
-    return result
-
-
-@rule(torch.einsum)
-def einsum(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    equation = args[0] if args else ""
-    operands = list(args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else list(args[1:])
-    if not isinstance(equation, str):
-        return tracker.call_unknown(func, args, kwargs)
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    if not arrow:
-        once = sorted(letter for letter in set(left) - set(",.") if left.count(letter) == 1)
-        right = "..." * ("..." in left) + "".join(once)
-    labels, output = _without_dots(left.split(","), right, [one.dim() for one in operands])
-    return _product(tracker, func, operands, labels, output, lambda changed: func(equation, *changed, **kwargs))
-
-
-def _without_dots(labels: list[str], output: str, dims: list[int]) -> tuple[list[str], str]:
-    """The labels of einsum with a letter for each axis that "..." stands for; these are aligned at their ends."""
-    counts = [ndim - len(one.replace("...", "")) for one, ndim in zip(labels, dims, strict=True)]
-    letters = [letter for letter in string.ascii_letters if letter not in "".join(labels)][: max(counts, default=0)]
-    spelled = [
-        one.replace("...", "".join(letters[len(letters) - count :])) for one, count in zip(labels, counts, strict=True)
-    ]
-    return spelled, output.replace("...", "".join(letters))
-
-
-def _matmul_labels(left: int, right: int) -> tuple[list[str], str]:
-    """The letters of torch.matmul for operands with so many axes; batch axes are aligned at their ends."""
-    batch = string.ascii_lowercase[: max(left, right, 2) - 2]
-    rows, columns = "M" * (left > 1), "N" * (right > 1)
-    first = batch[len(batch) - max(left - 2, 0) :] + rows + "K"
-    second = batch[len(batch) - max(right - 2, 0) :] + "K" + columns
-    return [first, second], batch + rows + columns
-
-
-def _inner_labels(left: int, right: int) -> tuple[list[str], str]:
-    first, second = string.ascii_lowercase[: left - 1], string.ascii_uppercase[: right - 1]
-    return [first + "z", second + "z"], first + second
-
-
-def _product(
-    tracker: Tracker, func: Any, operands: list[Tensor], labels: list[str], output: str, call: Any, added: Any = None
-) -> Any:
-    """A sum of products, with the axes of the operands and of the result named by letters."""
-    states = [tracker.look(one) for one in operands]
-    tags = [state if isinstance(state, Tag) else None for state in states]
-    if not any(tag is not None for tag in tags):
-        lost = next((state for state in states if isinstance(state, Lost)), None)
-        result = call(operands)
-        tracker.set(result, lost or MADE)
-        return result
-    axes, why = _joined(tags, labels, [tuple(one.shape) for one in operands])
-    summed = set("".join(labels)) - set(output)
-    if why is None and any(factor.role is BATCH for letter in summed for factor in axes[letter]):
-        why = "it sums over the sequences"
-    if why is None and any(factor.role is OPEN for letter in summed for factor in axes[letter]):
-        why = "it sums over an axis that may be positions"
-    over_positions = any(has_role(axes[letter]) for letter in summed)
-    paddings = []
-    changed = list(operands)
-    for i, (one, tag) in enumerate(zip(operands, tags, strict=True)):
-        if tag is None or not tag.is_ragged:
-            continue
-        if over_positions:
-            changed[i] = tracker.fill(one, tag)
-            paddings.append(Padding.ZERO)
-        else:
-            changed[i], tag = tracker.fill_unless_finite(one, tag)
-            paddings.append(tag.padding)
-    result = call(changed)
-    if why is not None:
-        return tracker.lose(result, func, why)
-    if any(isinstance(state, Lost) for state in states):
-        return tracker.lose(result, func, "one of its arguments was lost before")
-    kept = tuple(axes[letter] for letter in output)
-    made = Tag(kept, _least(paddings))
-    if not made.is_ragged and any(tag is not None and tag.is_ragged for tag in tags):
-        parameters = "".join(letters for one, letters in zip(operands, labels, strict=True) if tracker.is_constant(one))
-        known = parameters + "".join(letters for tag, letters in zip(tags, labels, strict=True) if tag is not None)
-        made = tracker.reopen(made, [2 if letter in known else 1 for letter in output])
-    if isinstance(added, Tensor):
-        other = tracker.tag(added)
-        joined = broadcast([made, *([] if other is None else [other])], result.shape)
-        if joined is None:
-            return tracker.lose(result, func, "arguments with different lengths")
-        made = Tag(joined, Padding.ANY if other is None else min(padding_in(one, joined) for one in (made, other)))
-    tracker.set(result, made)
-    return result
-
-
-def _joined(
-    tags: Sequence[Tag | None], labels: Sequence[str], shapes: Sequence[tuple[int, ...]]
-) -> tuple[dict[str, Axis], str | None]:
-    """What each letter stands for, and why that cannot be said, if it cannot."""
-    found: dict[str, Axis] = {}
-    for tag, letters, shape in zip(tags, labels, shapes, strict=True):
-        for axis, letter in enumerate(letters):
-            one = (Factor(shape[axis]),) if tag is None else tag.axes[axis]
-            known = found.get(letter)
-            if known is None or not has_role(known):
-                if known is None or has_role(one) or size_of(known) == 1:
-                    found[letter] = one
-            elif (merged := merge_roles(known, one)) is None:
-                return found, "arguments with different lengths"
-            else:
-                found[letter] = merged
-    if sum(factor.role is BATCH for axis in found.values() for factor in axis) > 1:
-        return found, "the sequences are on several axes"
-    return found, None
-
-
 def _has_positions_only(axis: Axis) -> bool:
     """Whether a mask says what of this axis is valid: not if it has the batch, or may be positions."""
     return all(factor.role is None or isinstance(factor.role, (tuple, Gaps)) for factor in axis)
 
 
-def _least(paddings: list[Padding]) -> Padding:
-    return min(paddings, default=Padding.ZERO)
-
-
 # ---- softmax ----
 
 
-@rule(*named("softmax log_softmax softmin gumbel_softmax"))
+@rule(*named("softmax log_softmax softmin gumbel_softmax"), repeats=True)
 def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Over positions: padding gets the weight 0. Over anything else: each position by itself."""
     x, *rest = args
@@ -228,6 +72,7 @@ def softmax(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
         result = func(x, *rest, **kwargs)
         tracker.set(result, tag.having(min(tag.padding, Padding.FINITE)))
         return result
+    tracker.acts += 1
     padding = tracker.mask(keys, x.device)
     # Not the smallest number: for a sequence without valid positions the weights are set to 0 below.
     result = func(
@@ -251,41 +96,87 @@ def along_only(tag: Tag, axis: int) -> Tag:
 # ---- attention ----
 
 
-@rule(functional.scaled_dot_product_attention, reads_inputs=True)
+OPERANDS = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class KeptAttention:
+    """The last call of attention that left out keys in the padding: the next layer mostly has the same mask.
+
+    own    the mask of the caller, so that no other tensor gets its id, which is in the key
+    mask   the mask without the keys in the padding
+    """
+
+    key: tuple[Any, ...]
+    own: Tensor | None
+    mask: Tensor
+    tag: Tag
+
+
+@rule(functional.scaled_dot_product_attention, reads_inputs=True, repeats=True)
 def scaled_dot_product_attention(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    for one in [given[name] for name in names[:3]]:
-        if isinstance(tracker.look(one), Fresh):
-            tracker.positions(one, (one.dim() - 2,), func)
-    states = [tracker.look(given[name]) for name in names[:3]]
+    given = {**dict(zip((*OPERANDS, "attn_mask", "dropout_p", "is_causal"), args, strict=False)), **kwargs}
+    operands = [given[name] for name in OPERANDS]
+    states = [tracker.look(one) for one in operands]
+    own: Tensor | None = given.get("attn_mask")
+    sizes = [one.shape for one in operands]
+    key = (*states, *sizes, id(own), None if own is None else version_of(own), bool(given.get("is_causal")))
+    kept: KeptAttention | None = tracker.attention
+    if kept is not None and kept.key == key:
+        given["attn_mask"], given["is_causal"] = kept.mask, False
+        tracker.acts += 1
+    else:
+        kept = _find_keys(tracker, func, given, key)
+        if not isinstance(kept, KeptAttention):
+            return kept
+    result = func(**given)
+    tracker.states[result] = kept.tag
+    return result
+
+
+def _find_keys(tracker: Tracker, func: Any, given: Kwargs, kept_as: tuple[Any, ...]) -> Any:
+    """Change the arguments so that no query reads padding. Returns what is kept, or the result if nothing changes."""
+    for name in OPERANDS:
+        if isinstance(tracker.look(given[name]), Fresh):
+            tracker.positions(given[name], (given[name].dim() - 2,), func)
+    states = [tracker.look(given[name]) for name in OPERANDS]
     lost = next((state for state in states if isinstance(state, Lost)), None)
     tags = [state if isinstance(state, Tag) and state.is_ragged else None for state in states]
     if lost is not None or tags == [None, None, None]:
         result = func(**given)
         tracker.set(result, lost or _without_positions(tracker, states, result))
         return result
-    for name, tag in zip(names, tags, strict=False):
+    before = tracker.acts
+    for name, tag in zip(OPERANDS, tags, strict=True):
         if tag is not None:
             given[name], _ = tracker.fill_unless_finite(given[name], tag)
     query, key, value = tags
-    own_mask, ndim = given.get("attn_mask"), given["query"].dim()
+    own, ndim, device = given.get("attn_mask"), given["query"].dim(), given["key"].device
     reads = _keys(key, value, ndim)
     if reads is None or any(tag is not None and has_role(tag.axes[-1]) for tag in tags):
         return tracker.lose(func(**given), func, "its arguments have different lengths, or channels that are positions")
-    if reads.has_padding:
-        padding = tracker.mask(reads, given["key"].device)
-        if reads.may_be_empty(ndim - 2):
-            given["value"] = given["value"].masked_fill(padding, 0)
-            padding = _with_one_key(padding, -2)
-        given["attn_mask"] = _attention_mask(given, padding.mT)
-        given["is_causal"] = False
-    result = func(**given)
     rows = query.axes if query is not None else (*reads.axes[:-2], (Factor(given["query"].shape[-2]),), reads.axes[-1])
+    axes = (*rows[:-1], (Factor(given["value"].shape[-1]),))
     # A mask of the caller may leave nothing to a query, whose result is then NaN.
-    padding_after = Padding.FINITE if own_mask is None else Padding.ANY
-    tracker.set(result, Tag((*rows[:-1], (Factor(result.shape[-1]),)), padding_after))
-    return result
+    if not reads.has_padding:
+        result = func(**given)
+        tracker.set(result, Tag(axes, Padding.FINITE if own is None else Padding.ANY))
+        return result
+    padding = tracker.mask(reads, device)
+    if reads.may_be_empty(ndim - 2):
+        tracker.acts += 1
+        given["value"] = given["value"].masked_fill(padding, 0)
+        padding = _with_one_key(padding, -2)
+    given["attn_mask"] = mask = _attention_mask(given, padding.mT)
+    given["is_causal"] = False
+    is_finite = own is None
+    if own is not None and mask.dtype == torch.bool and values_are_readable(mask):
+        is_finite = bool(mask.any(-1).all())
+    kept = KeptAttention(kept_as, own, mask, Tag(axes, Padding.FINITE if is_finite else Padding.ANY))
+    if tracker.acts == before and (own is None or (version_of(own) >= 0 and not own.requires_grad)):
+        tracker.attention = kept
+    tracker.acts += 1
+    return kept
 
 
 def _without_positions(tracker: Tracker, states: list[Any], result: Tensor) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+WITHOUT_TENSORS = {int, float, bool, str, slice, type(None), type(...), torch.Size, torch.dtype, torch.device}
 FIRST_NAMES = ("condition", "query", "equation", "tensors", "input", "self", "x", "A")
 
 
@@ -26,12 +28,14 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def _collect(value: Any, found: list[Tensor]) -> None:
-    if isinstance(value, Tensor):
+    kind = type(value)
+    if kind in WITHOUT_TENSORS:
+        return
+    if kind is Tensor or isinstance(value, Tensor):
         found.append(value)
     elif isinstance(value, (tuple, list)):
-        if not isinstance(value, torch.Size):
-            for one in value:
-                _collect(one, found)
+        for one in value:
+            _collect(one, found)
     elif isinstance(value, dict):
         for one in value.values():
             _collect(one, found)
@@ -39,17 +43,18 @@ def _collect(value: Any, found: list[Tensor]) -> None:
 
 def tensors_of(model: nn.Module) -> set[int]:
     """The ids of the buffers and other attributes of a model. Not by `modules()`, which takes ten times as long."""
-    seen: dict[int, nn.Module] = {}
-    left: list[Any] = [model]
-    found: set[int] = set()
-    while left:
-        module = left.pop()
-        if module is not None and id(module) not in seen:
-            seen[id(module)] = module
+    modules: dict[int, nn.Module] = {}
+    left: list[nn.Module | None] = [model]
+    for module in left:  # which grows
+        if module is not None and id(module) not in modules:
+            modules[id(module)] = module
             left += module._modules.values()
-            for values in (module._buffers, vars(module)):
-                found.update([id(one) for one in values.values() if isinstance(one, Tensor)])
-    return found
+    attributes = [vars(module).values() for module in modules.values()]
+    kinds = {kind for kind in set(map(type, chain.from_iterable(attributes))) if issubclass(kind, Tensor)}
+    found = {id(one) for module in modules.values() if module._buffers for one in module._buffers.values()}
+    if kinds:  # mostly there are none
+        found.update(id(one) for one in chain.from_iterable(attributes) if type(one) in kinds)
+    return found - {id(None)}
 
 
 def name_of(func: Any) -> str:

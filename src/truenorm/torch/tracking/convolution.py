@@ -20,12 +20,14 @@ from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.numbers import plain
 from truenorm.torch.tracking.registry import rule
 from truenorm.torch.tracking.states import MADE
-from truenorm.torch.tracking.tag import BATCH, Gaps, Lost, Padding, Tag, has_batch, has_role, make_tag, regroup
+from truenorm.torch.tracking.tag import BATCH, Lost, Padding, Tag, has_batch, has_role, make_tag, regroup
 from truenorm.torch.tracking.tracker import Tracker
 
 
 def spread(value: Any, count: int) -> tuple[int, ...]:
     """One number for all axes, or one for each."""
+    if type(value) is tuple and len(value) == count and all(type(one) is int for one in value):
+        return value
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     return tuple(int(plain(one)) for one in (values * count if len(values) == 1 else values))
 
@@ -55,8 +57,7 @@ def positions_of(tracker: Tracker, func: Any, x: Tensor, count: int, several: bo
         if ragged is None:
             return None
         found = ragged
-        gaps = any(isinstance(factor.role, Gaps) for axis in found.axes for factor in axis)
-        if gaps:
+        if found.has_gaps:
             raise ValueError(
                 f"padded: {tracker.place(func)} mixes neighbours, so valid positions must come first, got a mask with "
                 "padding before or between them. Pad behind the sequences."
@@ -94,7 +95,7 @@ def where(tag: Tag) -> str:
     return f"the batch on axis {tag.batch} and positions on {sorted(tag.extents)}"
 
 
-@rule(torch.conv1d, torch.conv2d, torch.conv3d, reads_inputs=True)
+@rule(torch.conv1d, torch.conv2d, torch.conv3d, reads_inputs=True, repeats=True)
 def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     given = {**dict(zip(names, args, strict=False)), **kwargs}

@@ -41,20 +41,22 @@ BACKWARDS = f"{DIFFERS}: make it of a tensor with lengths, as torch.ones_like(x)
 @rule(attribute("shape"), Tensor.size, reads_inputs=True)
 def shape(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """x.shape, x.size() and x.size(axis)"""
-    result = func(*args, **kwargs)
-    whole = args[0].shape
-    if tracker.states.get(args[0]) is None and (tracker.is_first_look or not _may_be_input(tracker, whole)):
-        return result
-    found = tracker.look(args[0])
-    if isinstance(found, Fresh):
-        sizes = _with_lengths_later(tracker, whole, found)
-    elif isinstance(found, Tag) and found.has_padding:
-        sizes = found.step(("shape", whole), lambda: _with_lengths(whole, found))
+    x = args[0]
+    found = tracker.states.get(x)
+    if type(found) is not Tag:
+        if found is MADE or (found is None and (tracker.is_first_look or not _may_be_input(tracker, x.shape))):
+            return func(*args, **kwargs)
+        found = tracker.look(x)
+    if isinstance(found, Tag):
+        if found.shape is None:
+            found.shape = _with_lengths(x.shape, found) if found.has_padding else x.shape
+        sizes = found.shape
+    elif isinstance(found, Fresh):
+        sizes = _with_lengths_later(tracker, x.shape, found)
     else:
-        return result
-    if isinstance(result, torch.Size):
-        return sizes
-    return sizes[args[1] if len(args) > 1 else kwargs["dim"]]
+        return func(*args, **kwargs)
+    axis = args[1] if len(args) > 1 else kwargs.get("dim")
+    return sizes if axis is None else sizes[axis]
 
 
 def _may_be_input(tracker: Tracker, shape: tuple[int, ...]) -> bool:
@@ -146,7 +148,7 @@ def as_tensor(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
         tracker.states[result] = found
     elif is_known(number):
         result = _made(tracker, func, args, kwargs)
-        tracker.scalars[result] = tracker.numbers_on(number.each, result.device, result.dtype)
+        tracker.put_beside(tracker.scalars, result, tracker.numbers_on(number.each, result.device, result.dtype))
         tracker.has_scalars = True
     else:
         note_counts(tracker, name_of(func), number)
@@ -242,6 +244,7 @@ def per_sequence(tracker: Tracker, number: Any, x: Tensor, tag: Tag, is_divisor:
     """
     if tag.batch is None or number.each is None or len(number.each) != tag.batch_size:
         return None
+    tracker.acts += 1
     each = tuple(one or 1 for one in number.each) if is_divisor else number.each
     dtype = x.dtype if x.is_floating_point() or x.is_complex() else None
     made = tracker.numbers_on(each, x.device, dtype)
@@ -263,9 +266,10 @@ def of_scalars(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
     def each(one: Any) -> Any:
         if type(one) in NUMBERS:
             return plain(one) if one.each is None else tracker.numbers_on(one.each, device)
-        return tracker.scalars.get(one, one) if isinstance(one, Tensor) else one
+        return tracker.scalars.get(one) if isinstance(one, Tensor) and one in tracker.scalars else one
 
-    tracker.scalars[result] = func(*map(each, args), **{name: each(one) for name, one in kwargs.items()})
+    values = func(*map(each, args), **{name: each(one) for name, one in kwargs.items()})
+    tracker.put_beside(tracker.scalars, result, values)
     tracker.has_scalars = True
     tracker.set(result, MADE)
     return result
@@ -278,7 +282,7 @@ def with_scalars(tracker: Tracker, args: tuple[Any, ...]) -> tuple[Any, ...]:
     for i, (one, tag) in enumerate(zip(args[:2], reversed(tags), strict=False)):
         if tag is None or tag.batch is None or not isinstance(one, Tensor) or one not in tracker.scalars:
             continue
-        values, other = tracker.scalars[one], args[1 - i]
+        values, other = tracker.scalars.get(one), args[1 - i]
         if len(values) == tag.batch_size:
             if other.is_floating_point() or not one.is_floating_point():  # as torch: one number changes no dtype
                 values = values.to(other.dtype)
@@ -293,4 +297,4 @@ def as_count(tracker: Tracker, value: Any) -> Any:
         return type(value)(as_count(tracker, one) for one in value)
     if not isinstance(value, Tensor) or value not in tracker.scalars:
         return value
-    return make_number(int(value), tuple(map(int, tracker.scalars[value].tolist())))
+    return make_number(int(value), tuple(map(int, tracker.scalars.get(value).tolist())))

@@ -25,7 +25,6 @@ from truenorm.torch.tracking.numbers import DIFFERS, NUMBERS, has_count, of_sequ
 from truenorm.torch.tracking.registry import attribute, named, rule
 from truenorm.torch.tracking.states import MADE
 from truenorm.torch.tracking.tag import (
-    Axis,
     Factor,
     Lost,
     Padding,
@@ -95,7 +94,7 @@ KEEPS.update(dict.fromkeys([*KEEPS_ZERO, *KEEPS_ONLY_ZERO, *VIEWS], ZERO))
 KEEPS.update(dict.fromkeys([*SUMS, *PRODUCTS], ANY))
 
 
-@rule(*KEEPS, reads_inputs=True)
+@rule(*KEEPS, reads_inputs=True, repeats=True)
 def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of one element of each argument, broadcast."""
     if args and func not in POLES and not tracker.has_scalars and SIMPLE.issuperset(map(type, kwargs.values())):
@@ -122,7 +121,7 @@ def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
         return result
     alone = func in OF_TYPE or not tensors_in((args[1:], kwargs))
     if isinstance(before, Tag) and alone and result.shape == first.shape:
-        tracker.states[result] = before.having(_padding_after(func, [before], before.axes))
+        tracker.states[result] = before.having(_padding_after(func, [before.padding]))
         return result
     states = [
         before if one is first else tracker.look(one)
@@ -136,22 +135,28 @@ def elementwise(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
 def _of_known(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The usual cases, quickly: one tensor and plain numbers, or two tensors with the same positions; else None."""
     x, *rest = args
-    if not isinstance(x, Tensor) or type(tag := tracker.look(x)) is not Tag:
+    if not isinstance(x, Tensor):
         return None
-    if SIMPLE.issuperset(map(type, rest)):
-        key, tags = func, [tag]
-    elif len(rest) == 1 and isinstance(rest[0], Tensor) and func not in OF_TYPE:
-        other = tracker.look(rest[0])
-        if type(other) is not Tag or other.axes != tag.axes or tag.has_crop or other.has_crop:
+    states = [tracker.look(x)]
+    if len(rest) == 1 and isinstance(rest[0], Tensor) and func not in OF_TYPE:
+        states.append(tracker.look(rest[0]))
+    elif not SIMPLE.issuperset(map(type, rest)):
+        return None
+    tags: list[Tag] = []
+    for one in states:
+        if type(one) is Tag and not one.has_crop and (not tags or one.axes == tags[0].axes):
+            tags.append(one)
+        elif one is not MADE:
             return None
-        if func in SCALES and ANY in (tag.padding, other.padding) and tag.has_padding and torch.is_grad_enabled():
-            return None
-        key, tags = (func, other.padding), [tag, other]
-    else:
+    if tags and len(tags) < len(states):
+        return None
+    reaches_others = len(tags) > 1 and func in SCALES and ANY in (tags[0].padding, tags[1].padding)
+    if reaches_others and tags[0].has_padding and torch.is_grad_enabled():
         return None
     result: Tensor = func(*args, **kwargs)
     if isinstance(result, Tensor):  # x.type() is a name
-        tracker.states[result] = tag.step(key, lambda: tag.having(_padding_after(func, tags, tag.axes)))
+        after = tags and tags[0].having(_padding_after(func, [one.padding for one in tags]))
+        tracker.states[result] = after or MADE
     return result
 
 
@@ -179,21 +184,20 @@ def join(tracker: Tracker, func: Any, states: list[Any], result: Tensor, args: A
     others = [one for one in tensors_in((args, kwargs)) if not isinstance(tracker.states.get(one), Tag)]
     note_places(tracker, func, axes, others)
     plain = all(isinstance(one, nn.Parameter) for one in others)
-    tag = Tag(axes, _padding_after(func, tags, axes) if plain else ANY)
+    tag = Tag(axes, _padding_after(func, [padding_in(one, axes) for one in tags]) if plain else ANY)
     if tag.is_ragged or any(len(one.axes) == result.dim() and one.axes == axes for one in tags):
         return tag
     widest = max(tags, key=lambda one: len(one.axes))
-    return tracker.reopen(tag, [size_of(axis) for axis in widest.axes])
+    return tracker.states.reopen(tag, [size_of(axis) for axis in widest.axes])
 
 
-def _padding_after(func: Any, tags: list[Tag], axes: tuple[Axis, ...]) -> Padding:
-    """What the padding holds after a function of these tags, and of numbers and parameters. `axes` of the result."""
-    least = min(padding_in(tag, axes) for tag in tags)
+def _padding_after(func: Any, paddings: list[Padding]) -> Padding:
+    """What the padding holds after a function of tensors whose padding holds this, and of numbers and parameters."""
+    least = min(paddings)
     if func in SUMS:
-        return least if len(tags) > 1 else min(least, FINITE)
+        return least if len(paddings) > 1 else min(least, FINITE)
     if func in PRODUCTS:
-        zero = any(padding_in(tag, axes) is ZERO for tag in tags)
-        return ZERO if zero and least >= FINITE else least
+        return ZERO if ZERO in paddings and least >= FINITE else least
     if func in KEEPS_ONLY_ZERO:
         return ZERO if least is ZERO else ANY
     return min(least, KEEPS[func])
@@ -212,6 +216,7 @@ def _without_nan(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tuple[An
             _check_finite(tracker, func, one, found)
         elif isinstance(found, Tag) and found.has_padding and not found.has_open and found.padding is ANY:
             if i == 0 and _is_in_place(func):  # it is changed in any case
+                tracker.acts += 1
                 one.masked_fill_(tracker.mask(found, one.device), 0)
                 tracker.states[one] = found.having(ZERO)
                 continue
@@ -244,6 +249,7 @@ def _away_from_poles(tracker: Tracker, func: Any, args: tuple[Any, ...]) -> tupl
     if func in POWERS and isinstance(args[1], (int, float)) and args[1] >= 1:
         return args
     if place == 0 and _is_in_place(func):  # it is changed in any case
+        tracker.acts += 1
         x.masked_fill_(tracker.mask(tag, x.device), 0.5)
         tracker.states[x] = tag.having(FINITE)
         return args
@@ -277,7 +283,7 @@ def _with_counts(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dic
 # ---- each position by itself ----
 
 
-@rule(functional.linear, reads_inputs=True)
+@rule(functional.linear, reads_inputs=True, repeats=True)
 def linear(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """(b, ..., c): an input of the model has positions on the axes between."""
     x = args[0]
@@ -293,13 +299,11 @@ def linear(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     has_bias = (args[2] if len(args) > 2 else kwargs.get("bias")) is not None
     padding = tag.padding if tag.padding < FINITE or not has_bias else FINITE
     channels = result.shape[-1]
-    tracker.states[result] = tag.step(
-        ("linear", channels, padding), lambda: Tag((*tag.axes[:-1], (Factor(channels),)), padding)
-    )
+    tracker.states[result] = Tag((*tag.axes[:-1], (Factor(channels),)), padding)
     return result
 
 
-@rule(functional.embedding, torch.embedding, reads_inputs=True)
+@rule(functional.embedding, torch.embedding, reads_inputs=True, repeats=True)
 def embedding(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """(b, t) indices: an input of the model has positions on axis 1."""
     indices = args[1] if func is torch.embedding else args[0]
@@ -360,7 +364,7 @@ def normalize(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return tracker.call(torch.div, (given["input"], length), {})
 
 
-@rule(*named("glu"))
+@rule(*named("glu"), repeats=True)
 def glu(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Half of the channels times a sigmoid of the others."""
     x = args[0]

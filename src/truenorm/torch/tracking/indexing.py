@@ -56,7 +56,7 @@ class Part:
     full: list[Any] | None = None
 
 
-@rule(Tensor.__getitem__, reads_inputs=True)
+@rule(Tensor.__getitem__, reads_inputs=True, repeats=True)
 def getitem(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
     x, index = args
     noted = len(tracker.notes.mixed)
@@ -87,7 +87,7 @@ def _part(tracker: Tracker, func: Any, x: Tensor, index: Any) -> Any:
         tag = Tag(axes, found.padding)
         if ends_early(found, full):  # the last valid values of x are padding now
             tag = tag.having(min(tag.padding, Padding.FINITE))
-            tracker.parts[result] = Part(x)
+            tracker.put_beside(tracker.parts, result, Part(x))
         tracker.states[result] = tag
         return result
     if axes == FROM_THE_END:
@@ -218,7 +218,7 @@ def _from_the_end(tracker: Tracker, func: Any, x: Tensor, tag: Tag, full: list[A
         tag = tracker.tag(x) or tag
     index = tuple(one if axis in tag.lengths else slice(None) for axis, one in enumerate(full))
     result = alone_by_row(tracker, func, x, tag, lambda one, row: func(one, of_sequence(index, row)))
-    tracker.parts[result] = Part(base, full)
+    tracker.put_beside(tracker.parts, result, Part(base, full))
     return result
 
 
@@ -230,7 +230,7 @@ def ends_early(tag: Tag, full: list[Any]) -> bool:
     )
 
 
-@rule(*named("narrow"), reads_inputs=True)
+@rule(*named("narrow"), reads_inputs=True, repeats=True)
 def narrow(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("input", "dim", "start", "length"), args, strict=False)), **kwargs}
     axis, start = given["dim"] % given["input"].dim(), given["start"]
@@ -239,7 +239,7 @@ def narrow(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> A
     return getitem(tracker, Tensor.__getitem__, (given["input"], index), {})
 
 
-@rule(*named("select"))
+@rule(*named("select"), repeats=True)
 def select(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
     one = given["index"] if has_count(given["index"]) else int(given["index"])
@@ -251,7 +251,8 @@ def select(tracker: Tracker, func: Any, args: Args, kwargs: dict[str, Any]) -> A
 
 
 def by_tensors(tracker: Tracker, func: Any, x: Tensor, tag: Tag, index: Any) -> Any:
-    """x[index] with tensors or lists in the index."""
+    """x[index] with tensors or lists in the index, whose values are read."""
+    tracker.acts += 1
     result = func(x, index)
     if not tag.is_ragged:
         tracker.states[result] = MADE

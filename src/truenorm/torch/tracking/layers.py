@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -49,23 +50,27 @@ def begin_model(tracker: Tracker, model: nn.Module, args: tuple[Any, ...]) -> No
             tracker.follow((values or [fresh[0][0]])[0], tracker.along)
 
 
-def before(tracker: Tracker, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Returns other arguments for the module, or None."""
+Reader = Callable[[Tracker, Any, tuple[Any, ...]], "tuple[Any, ...] | None"]
+
+
+def reader_of(module: nn.Module) -> Reader | None:
+    """What reads the arguments of a module before it is called, and returns others or None. None for most modules."""
     kind: Any = type(module)
-    is_norm, pads = _kind(kind)
-    if is_norm:
-        return _before_norm(tracker, module, args)
-    if pads:
-        _before_padding(tracker, module, args)
-    if MODULE_RULES and module_rule_of(module) is not None:
-        return _before_declared(tracker, module, args)
-    return None
+    found = _reader_of(kind)
+    if MODULE_RULES and found is not _before_norm and module_rule_of(module) is not None:
+        return _before_declared
+    return None if found is _before_padding and _pads_with_zeros(module) else found
 
 
 @cache
-def _kind(kind: Any) -> tuple[bool, bool]:
-    """Whether modules of a class are norms of truenorm, and whether they pad their input."""
-    return issubclass(kind, _RaggedLayer), issubclass(kind, PADDING_LAYERS)
+def _reader_of(kind: Any) -> Reader | None:
+    if issubclass(kind, _RaggedLayer):
+        return _before_norm
+    return _before_padding if issubclass(kind, PADDING_LAYERS) else None
+
+
+def _pads_with_zeros(module: Any) -> bool:
+    return getattr(module, "padding_mode", "") == "zeros"
 
 
 def note_inside(tracker: Tracker, module: nn.Module) -> None:
@@ -74,29 +79,31 @@ def note_inside(tracker: Tracker, module: nn.Module) -> None:
         tracker.notes.not_given[module] = None
 
 
+def after_unfollowed(tracker: Tracker, output: Any) -> None:
+    """The state of the output of a module whose inside was not followed."""
+    tracker.paused = None
+    pending, tracker.pending = tracker.pending, None
+    if pending is not None and output is not None:
+        pending(output)
+
+
 def after(tracker: Tracker, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    if tracker.paused is module:
-        tracker.paused = None
-        pending, tracker.pending = tracker.pending, None
-        if pending is not None and output is not None:
-            pending(output)
-    elif tracker.paused is None and not (isinstance(output, Tensor) and output in tracker.states):
-        # Made by code that no mode sees, such as torch.jit or torch.from_numpy.
-        for one in tensors_in(output):
-            if one in tracker.states or tracker.is_constant(one):
-                continue
-            read = [tracker.look(x) for x in tensors_in(args)]
-            kind = getattr(module, "original_name", type(module).__name__)
-            if any(isinstance(state, (Tag, Lost)) for state in read):
-                tracker.lose(one, kind, "not a function of torch")
-            elif (fresh := next((state for state in read if isinstance(state, Fresh)), None)) is not None:
-                tracker.set(one, tracker.unknown(kind, fresh))
+    """The states of tensors that were made by code that no mode sees, such as torch.jit or torch.from_numpy."""
+    for one in tensors_in(output):
+        if one in tracker.states or tracker.is_constant(one):
+            continue
+        read = [tracker.look(x) for x in tensors_in(args)]
+        kind = getattr(module, "original_name", type(module).__name__)
+        if any(isinstance(state, (Tag, Lost)) for state in read):
+            tracker.lose(one, kind, "not a function of torch")
+        elif (fresh := next((state for state in read if isinstance(state, Fresh)), None)) is not None:
+            tracker.set(one, tracker.unknown(kind, fresh))
 
 
 def _before_padding(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> None:
     """Layers (b, c, ...) that pad their input first: `pad` does not say which axis has the positions, they do."""
     x = args[0] if args else None
-    if not isinstance(x, Tensor) or getattr(module, "padding_mode", "") == "zeros":
+    if not isinstance(x, Tensor) or _pads_with_zeros(module):
         return
     count = len(module.kernel_size) if isinstance(module, nn.modules.conv._ConvNd) else len(module.padding) // 2
     if x.dim() == count + 2 and isinstance(tracker.look(x), Fresh):
@@ -127,8 +134,7 @@ def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[
         tracker.notes.not_given[module] = None
         return None
     found = tracker.look(x)
-    given = {**dict(zip(RAGGED, args[1:], strict=False)), **keywords}
-    if any(given.get(name) is not None for name in (*RAGGED, "along")):  # lengths that the model itself passes
+    if (len(args) > 1 or keywords) and _are_given(args, keywords):  # lengths that the model itself passes
         own = found.having(Padding.ANY) if isinstance(found, Tag) else found
         tracker.pending = lambda y: tracker.set(y, own)
         return None
@@ -159,6 +165,12 @@ def _before_norm(tracker: Tracker, module: Any, args: tuple[Any, ...]) -> tuple[
     return (x, *_valid_and_lengths(tracker, module, x, tag), *args[3:])
 
 
+def _are_given(args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether a norm is called with arguments that say which values are valid."""
+    given = {**dict(zip(RAGGED, args[1:], strict=False)), **keywords}
+    return any(given.get(name) is not None for name in (*RAGGED, "along"))
+
+
 def _read_input(tracker: Tracker, module: Any, x: Tensor) -> Any:
     """The state of an input of the model whose first layer is a norm."""
     if tracker.is_shared(x):
@@ -186,28 +198,37 @@ def _position_axes(module: Any, x: Tensor) -> set[int] | None:
 
 
 def _valid_and_lengths(tracker: Tracker, module: Any, x: Tensor, tag: Tag) -> tuple[Any, Any]:
-    """valid and lengths for a layer."""
-    _check_normalized_axes(tracker, module, x, tag)
-    if isinstance(module, Normalize):
-        return ~tracker.mask(tag, x.device), None
-    return valid_or_lengths(tracker, x, tag, 1 if isinstance(module, (LayerNorm, RMSNorm)) else 2)
+    """valid and lengths for a layer: the same tensors for all layers that read tensors like this one."""
+    by_row = isinstance(module, (LayerNorm, RMSNorm))
+    key = (tag, x.device, ("rows", len(module.normalized_shape)) if by_row else isinstance(module, Normalize))
+    found: tuple[Any, Any] | None = tracker.norms.get(key)
+    if found is None:
+        if by_row:
+            _check_normalized_axes(tracker, module, x, tag)
+        if isinstance(module, Normalize):
+            found = tracker.valid(tag, x.device), None
+        else:
+            found = valid_or_lengths(tracker, x, tag, 1 if by_row else 2)
+        tracker.norms[key] = found
+    return found
 
 
 def _check_normalized_axes(tracker: Tracker, module: Any, x: Tensor, tag: Tag) -> None:
-    if isinstance(module, (LayerNorm, RMSNorm)):
-        first = x.dim() - len(module.normalized_shape)
-        if any(map(has_role, tag.axes[first:])):
-            raise ValueError(
-                f"padded: {tracker.place(module)} normalizes over positions, with a weight for each, got "
-                f"{tuple(x.shape)} with positions on axis {min(tag.extents, default=first)}. A shorter sequence alone "
-                "does not fit this layer."
-            )
+    first = x.dim() - len(module.normalized_shape)
+    if any(map(has_role, tag.axes[first:])):
+        raise ValueError(
+            f"padded: {tracker.place(module)} normalizes over positions, with a weight for each, got "
+            f"{tuple(x.shape)} with positions on axis {min(tag.extents, default=first)}. A shorter sequence alone "
+            "does not fit this layer."
+        )
 
 
 # ---- modules with a rule of their own ----
 
 
 def _before_declared(tracker: Tracker, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    if isinstance(module, PADDING_LAYERS):
+        _before_padding(tracker, module, args)
     x = args[0] if args else None
     if not isinstance(x, Tensor):
         return None

@@ -68,9 +68,10 @@ def norm(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 def valid_or_lengths(tracker: Tracker, x: Tensor, tag: Tag, axis: int) -> tuple[Tensor | None, Tensor | None]:
     """What a norm takes: lengths along this axis of x (b, ...) with three axes, which is faster, or else a mask."""
-    if tag.batch == 0 and x.dim() == 3 and set(tag.extents) == set(tag.lengths) == {axis}:
-        return None, tracker.numbers_on(tag.lengths[axis], x.device)
-    return ~tracker.mask(tag, x.device), None
+    extent = tag.extents.get(axis)
+    if isinstance(extent, tuple) and len(tag.extents) == 1 and tag.batch == 0 and x.dim() == 3:
+        return None, tracker.numbers_on(extent, x.device)
+    return tracker.valid(tag, x.device), None
 
 
 def _positions(tracker: Tracker, func: Any, x: Tensor, first: int | None) -> Tag | None:

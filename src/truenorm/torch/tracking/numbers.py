@@ -78,6 +78,7 @@ class Ratio(_OfSequences, float):
 
 NUMBERS = {Count, Ratio}
 PLAIN = {int, float, bool}
+WITHOUT_NUMBERS = {int, float, bool, str, type(None), type(...)}
 DIFFERS = "a number of positions, which is another one for each sequence"
 CONVERTED = f"{DIFFERS}: compute with it as it is, with t ** 0.5 instead of math.sqrt(t)"
 CONDITION = "on the number of positions: sequences alone would differ"
@@ -104,9 +105,12 @@ def plain(number: Any) -> Any:
 
 def numbers_in(value: Any) -> Iterator[Any]:
     """The value, or those in a tuple, list, slice or dictionary, that are numbers of positions or may be."""
-    if type(value) in NUMBERS:
+    kind = type(value)
+    if kind in WITHOUT_NUMBERS:
+        return
+    if kind in NUMBERS:
         yield value
-    elif isinstance(value, slice):
+    elif kind is slice:
         yield from numbers_in((value.start, value.stop, value.step))
     elif isinstance(value, (tuple, list, dict)):
         for one in value.values() if isinstance(value, dict) else value:
@@ -122,6 +126,8 @@ def counts_in(value: Any) -> Iterator[Any]:
 
 
 def has_count(value: Any) -> bool:
+    if type(value) in WITHOUT_NUMBERS:
+        return False
     return next(counts_in(value), None) is not None
 
 
@@ -131,6 +137,8 @@ def is_known(number: Any) -> bool:
 
 def of_sequence(value: Any, row: int | None) -> Any:
     """An argument with its numbers for one sequence; None: for the whole batch."""
+    if type(value) in WITHOUT_NUMBERS:
+        return value
     if isinstance(value, (tuple, list)):
         return type(value)(of_sequence(one, row) for one in value)
     if isinstance(value, slice):

@@ -91,7 +91,7 @@ def _of_all(tracker: Tracker, func: Any, x: Tensor, tag: Tag, given: dict[str, A
     if tag.has_open or given.pop("keepdim", False):
         return tracker.call_unknown(func, (x,), given)
     if tag.has_padding:
-        x = x[~tracker.mask(tag, x.device).expand(x.shape)]
+        x = x[tracker.valid(tag, x.device).expand(x.shape)]
     result = func(x, **given)
     tracker.set(result, MADE)
     return result

@@ -173,7 +173,7 @@ def interpolate(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     if tag is None:
         result = _of_constant(tracker, func, x, given)
         if (made := tracker.tag(result)) is not None and given.get("scale_factor") is None:
-            tracker.set(result, tracker.reopen(made, [2, 2, *[1] * count]))
+            tracker.set(result, tracker.states.reopen(made, [2, 2, *[1] * count]))
         return result
     scale = given.get("scale_factor")
     mode = given.get("mode", "bilinear" if func is functional.upsample_bilinear else "nearest")

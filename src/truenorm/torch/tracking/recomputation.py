@@ -33,7 +33,7 @@ class Recording:
             states.append(first_look(x) if found is None else found)
             return states[-1]
 
-        tracker.states, tracker.recording = States(), True
+        tracker.states, tracker.recording = States(tracker.repeats.tags), True
         tracker.first_look = look
 
     def __exit__(self, *error: Any) -> None:

@@ -14,7 +14,8 @@ A rule is called instead of the function. It calls the function itself, so that 
 rule lose track: the result of one that reads a ragged tensor is `Lost`.
 
 A rule is not called with inputs whose positions are not known (`inputs.py`): they are refused. `reads_inputs=True` is
-for rules that handle them, because they tell where the positions are or because they need not know.
+for rules that handle them, because they tell where the positions are or because they need not know. `repeats=True` is
+for rules that need not be called again for a call like an earlier one (`repeats.py`).
 """
 
 from __future__ import annotations
@@ -32,18 +33,25 @@ if TYPE_CHECKING:
 Rule = Callable[["Tracker", Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[Any, Rule] = {}
 READS_INPUTS: set[Any] = set()
+REPEATS: set[Any] = set()
+registrations = 0  # how often rules were registered: what was found by others does not count any more
 LengthsRule = Callable[[Any, Tensor], Tensor]
 MODULE_RULES: dict[type[nn.Module], LengthsRule] = {}
 
 
-def rule(*functions: Any, reads_inputs: bool = False) -> Callable[[Rule], Rule]:
+def rule(*functions: Any, reads_inputs: bool = False, repeats: bool = False) -> Callable[[Rule], Rule]:
     """Register a rule for these functions of torch."""
 
     def register(made: Rule) -> Rule:
+        global registrations
+        registrations += 1
         for function in functions:
+            REPEATS.discard(function)
             RULES[function] = made
             if reads_inputs:
                 READS_INPUTS.add(function)
+            if repeats:
+                REPEATS.add(function)
         return made
 
     return register

@@ -39,7 +39,7 @@ def after_view(tracker: Tracker, x: Tensor, found: Any, result: Tensor, noted: i
     notes = frozenset(list(tracker.notes.mixed)[noted:])
     shift = tracker.shifts.get(x)
     if shift is not None and shift.step == 2 and result.shape[-2] == x.shape[-1]:
-        tracker.shifts[result] = replace(shift, step=3, notes=shift.notes | notes)
+        tracker.put_beside(tracker.shifts, result, replace(shift, step=3, notes=shift.notes | notes))
     elif (
         isinstance(found, Tag)
         and x.shape[-2] < x.shape[-1]
@@ -47,7 +47,7 @@ def after_view(tracker: Tracker, x: Tensor, found: Any, result: Tensor, noted: i
         and x.dim() - 2 in found.lengths
         and not has_role(found.axes[-1])
     ):
-        tracker.shifts[result] = Shift(found, 1, notes)
+        tracker.put_beside(tracker.shifts, result, Shift(found, 1, notes))
 
 
 def after_index(tracker: Tracker, x: Tensor, full: list[Any] | None, result: Tensor, noted: int) -> None:
@@ -58,7 +58,7 @@ def after_index(tracker: Tracker, x: Tensor, full: list[Any] | None, result: Ten
     rows, columns = full[-2:]
     notes = shift.notes | {*list(tracker.notes.mixed)[noted:]}
     if shift.step == 1 and columns == WHOLE and rows in (slice(1, None), slice(1, x.shape[-2])):
-        tracker.shifts[result] = replace(shift, step=2, notes=notes)
+        tracker.put_beside(tracker.shifts, result, replace(shift, step=2, notes=notes))
     elif shift.step == 3 and rows == WHOLE and _keeps_rows(columns, x.shape[-1] + 1 - x.shape[-2]):
         for note in notes:
             tracker.notes.mixed.pop(note, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -64,6 +65,18 @@ class PaddedReport:
         return "\n".join(lines)
 
 
+class Place:
+    """Where something happened, as text when it is asked for: the names of modules are not known without a search."""
+
+    __slots__ = ("_describe",)
+
+    def __init__(self, describe: Callable[[], str]) -> None:
+        self._describe = describe
+
+    def __str__(self) -> str:
+        return self._describe()
+
+
 class Notes:
     """What a tracker writes down while a model runs."""
 
@@ -74,18 +87,24 @@ class Notes:
         self.not_converted: dict[nn.Module, None] = {}
         self.mixed: dict[tuple[str, nn.Module | None, str], None] = {}
         self.open: list[tuple[Callable[[], bool], tuple[str, nn.Module | None, str]]] = []  # true or not later
+        self.count = 0  # how often something was noted
         self._names: dict[nn.Module, str] | None = None
 
-    def lost(self, function: str, module: nn.Module | None, why: str) -> str:
+    def place(self, function: str, module: nn.Module | None, why: str) -> Place:
+        return Place(partial(self.describe, function, module, why))
+
+    def lost(self, function: str, module: nn.Module | None, why: str) -> Place:
         """Note that a function lost track; returns where."""
+        self.count += 1
         self.mixed[function, module, why] = None
-        return self.describe(function, module, why)
+        return self.place(function, module, why)
 
     def lost_if(
         self, differs: Callable[[], bool], numbers: list[Any], function: str, module: nn.Module | None, why: str
     ) -> None:
         """Note a use of numbers of positions, if sequences alone would differ: now, or when the numbers are known."""
         if any(getattr(one, "each", ()) is None for one in numbers):
+            self.count += 1
             self.open.append((differs, (function, module, why)))
         elif differs():
             self.lost(function, module, why)

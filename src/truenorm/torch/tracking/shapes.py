@@ -24,18 +24,12 @@ def moved(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     order: Callable[[int], Sequence[int]],
-    key: Any = None,
 ) -> Any:
-    """The result, with its axes in the order that `order(ndim)` gives. `key` says which order it is."""
+    """The result, with its axes in the order that `order(ndim)` gives."""
     found = tracker.look(args[0])
     result = func(*args, **kwargs)
     if isinstance(found, (Tag, Fresh)):
-        before = found
-
-        def reorder() -> Tag | Fresh:
-            return before.with_axes([before.axes[axis] for axis in order(len(before.axes))])
-
-        found = reorder() if key is None or isinstance(before, Fresh) else before.step(key, reorder)
+        found = found.with_axes([found.axes[axis] for axis in order(len(found.axes))])
     tracker.states[result] = found
     return result
 
@@ -46,30 +40,30 @@ def _swapped(ndim: int, first: int, second: int) -> list[int]:
     return order
 
 
-@rule(*named("transpose swapaxes swapdims transpose_"), reads_inputs=True)
+@rule(*named("transpose swapaxes swapdims transpose_"), reads_inputs=True, repeats=True)
 def transpose(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first: Any = args[1] if len(args) > 1 else kwargs.get("dim0", kwargs.get("axis0"))
     second: Any = args[2] if len(args) > 2 else kwargs.get("dim1", kwargs.get("axis1"))
-    return moved(tracker, func, args, kwargs, lambda ndim: _swapped(ndim, first, second), ("swap", first, second))
+    return moved(tracker, func, args, kwargs, lambda ndim: _swapped(ndim, first, second))
 
 
-@rule(attribute("mT"), attribute("mH"), reads_inputs=True)
+@rule(attribute("mT"), attribute("mH"), reads_inputs=True, repeats=True)
 def matrix_transpose(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return moved(tracker, func, args, kwargs, lambda ndim: _swapped(ndim, -2, -1), ("swap", -2, -1))
+    return moved(tracker, func, args, kwargs, lambda ndim: _swapped(ndim, -2, -1))
 
 
-@rule(attribute("T"), attribute("H"), *named("t"), reads_inputs=True)
+@rule(attribute("T"), attribute("H"), *named("t"), reads_inputs=True, repeats=True)
 def reverse(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return moved(tracker, func, args, kwargs, lambda ndim: range(ndim)[::-1])
 
 
-@rule(*named("permute"), reads_inputs=True)
+@rule(*named("permute"), reads_inputs=True, repeats=True)
 def permute(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     order = numbers(args[1:] or (kwargs["dims"],))
     return moved(tracker, func, args, kwargs, lambda ndim: [axis % ndim for axis in order])
 
 
-@rule(*named("movedim moveaxis"), reads_inputs=True)
+@rule(*named("movedim moveaxis"), reads_inputs=True, repeats=True)
 def movedim(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source = numbers((args[1] if len(args) > 1 else kwargs["source"],))
     destination = numbers((args[2] if len(args) > 2 else kwargs["destination"],))
@@ -91,7 +85,9 @@ def numbers(given: Sequence[Any]) -> list[int]:
 # ---- views ----
 
 
-@rule(*named("view reshape view_as reshape_as flatten unflatten ravel squeeze squeeze_"), reads_inputs=True)
+@rule(
+    *named("view reshape view_as reshape_as flatten unflatten ravel squeeze squeeze_"), reads_inputs=True, repeats=True
+)
 def view(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The elements in the same order: the batch and the positions survive if no axis cuts through them."""
     found, noted = tracker.look(args[0]), len(tracker.notes.mixed)
@@ -100,7 +96,7 @@ def view(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         axes = regroup(found.axes, result.shape)
         tracker.states[result] = tracker.unknown(func, found) if axes is None else found.with_axes(axes)
     elif isinstance(found, Tag):
-        tag = found.step(("view", result.shape), lambda: _viewed(found, result.shape))
+        tag = _viewed(found, result.shape)
         if tag is None and found.is_ragged:
             tracker.lose(result, func, f"from {tuple(args[0].shape)} to {tuple(result.shape)}")
         else:
@@ -116,7 +112,7 @@ def _viewed(tag: Tag, shape: Sequence[int]) -> Tag | None:
     return None if axes is None else Tag(axes, tag.padding)
 
 
-@rule(*named("unsqueeze unsqueeze_"), reads_inputs=True)
+@rule(*named("unsqueeze unsqueeze_"), reads_inputs=True, repeats=True)
 def unsqueeze(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     found = tracker.look(args[0])
     result = func(*args, **kwargs)
@@ -127,7 +123,7 @@ def unsqueeze(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return result
 
 
-@rule(*named("expand expand_as broadcast_to repeat tile"), reads_inputs=True)
+@rule(*named("expand expand_as broadcast_to repeat tile"), reads_inputs=True, repeats=True)
 def expand(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Copies along axes that are neither the batch nor positions."""
     x = args[0]
@@ -145,7 +141,7 @@ def expand(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
                 return tracker.lose(result, func, "copies of the batch, or of positions") if found.is_ragged else result
         found = found.with_axes(new)
         if isinstance(found, Tag):
-            found = _as_other(tracker, args, kwargs, found) or tracker.reopen(found, x.shape)
+            found = _as_other(tracker, args, kwargs, found) or tracker.states.reopen(found, x.shape)
     tracker.states[result] = found
     return result
 
@@ -158,7 +154,7 @@ def _as_other(tracker: Tracker, args: tuple[Any, ...], kwargs: dict[str, Any], t
     return other.having(tag.padding)
 
 
-@rule(torch.view_as_real, torch.view_as_complex, reads_inputs=True)
+@rule(torch.view_as_real, torch.view_as_complex, reads_inputs=True, repeats=True)
 def view_as_pairs(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Real and imaginary parts as a last axis, and back."""
     found = tracker.look(args[0])

@@ -11,17 +11,16 @@ A tensor is in one of these states:
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
+from weakref import ref
 
 from torch import Tensor
-from torch.utils.weak import WeakIdRef
 
-from truenorm.torch._compat import version_of
+from truenorm.torch._compat import revive, version_of
 from truenorm.torch.tracking.inputs import Fresh
-from truenorm.torch.tracking.tag import Lost, Padding, Tag
+from truenorm.torch.tracking.tag import OPEN, Factor, Lost, Padding, Tag
 
 
 class Untagged(Enum):
@@ -31,78 +30,114 @@ class Untagged(Enum):
 
 
 MADE = Untagged.MADE
-referent = weakref.ref.__call__  # for a tensor that is known to be alive; WeakIdRef's own also revives one
+UNCHANGING = -1  # instead of a version: what is known does not depend on values, or torch does not count changes
 State = Tag | Lost | Fresh | Untagged
 
 
-class Reference(WeakIdRef):
-    """To a tensor, with its id. Unlike torch's own it is made without a call of Python code."""
-
-    __slots__ = ("key",)
-    __init__: Any = weakref.ref.__init__
-    key: int
-
-
-class States:
-    """States by tensor, without keeping a tensor alive.
-
-    If a tensor has changed in place since its state was set, perhaps through a view, its padding may hold anything.
+class ByTensor:
+    """Values by tensor, without keeping a tensor alive.
 
     A dictionary by id, and not torch's WeakTensorKeyDictionary: every function of torch asks for several states, which
-    takes a fifth of the time this way.
+    takes a tenth of the time this way. Entries of tensors that are gone are thrown away together, when there may be as
+    many as others.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[Reference, State, int]] = {}  # the state, and the version that it is of
-        self.sizes: set[int] = set()  # of all position axes so far
-        entries = self._entries
+        self.entries: dict[int, tuple[Any, ...]] = {}  # a reference, the value, and what a subclass adds
+        self._most = 1000
 
-        def forget(dead: Reference) -> None:
-            found = entries.get(dead.key)
-            if found is not None and found[0] is dead:
-                del entries[dead.key]
+    def find(self, x: Tensor) -> tuple[Any, ...] | None:
+        """The entry of a tensor."""
+        found = self.entries.get(id(x))
+        return found if found is not None and found[0]() is x else None
 
-        self._forget = forget
+    def _put(self, x: Tensor, *values: Any) -> None:
+        entries = self.entries
+        entries[id(x)] = (ref(x), *values)
+        if len(entries) > self._most:
+            for key in [key for key, found in entries.items() if found[0]() is None]:
+                del entries[key]
+            self._most = max(1000, 2 * len(entries))
 
-    def get(self, x: Tensor) -> State | None:
-        found = self._entries.get(id(x))
-        if found is None or referent(found[0]) is not x:
-            return None
-        state = found[1]
-        if type(state) is Tag and state.padding is not Padding.ANY and found[2] != version_of(x):
-            return state.having(Padding.ANY)
-        return state
+    def get(self, x: Tensor) -> Any:
+        found = self.find(x)
+        return None if found is None else found[1]
 
-    def __setitem__(self, x: Tensor, state: State) -> None:
-        key = id(x)
-        found = self._entries.get(key)
-        if found is None or referent(found[0]) is not x:
-            ref = Reference(x, self._forget)
-            ref.key = key
-        else:
-            ref = found[0]
-        if type(state) is not Tag:
-            self._entries[key] = (ref, state, 0)
-            return
-        self._entries[key] = (ref, state, 0 if state.padding is Padding.ANY else version_of(x))
-        if not state.sizes <= self.sizes:
-            self.sizes |= state.sizes
+    def __setitem__(self, x: Tensor, value: Any) -> None:
+        self._put(x, value)
 
     def __contains__(self, x: Tensor) -> bool:
-        found = self._entries.get(id(x))
-        return found is not None and referent(found[0]) is x
+        return self.find(x) is not None
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Tensor]:
-        alive = (ref() for ref, _, _ in list(self._entries.values()))
-        return iter([x for x in alive if x is not None])
+        alive = [x for found in list(self.entries.values()) if (x := found[0]()) is not None]
+        for x in alive:
+            revive(x)
+        return iter(alive)
+
+    def clear(self) -> None:
+        self.entries.clear()
+
+
+class States(ByTensor):
+    """What is known of each tensor: its state, and the version of its values when that was set.
+
+    If a tensor has changed in place since, perhaps through a view, its padding may hold anything.
+    """
+
+    def __init__(self, tags: dict[Any, Tag]) -> None:
+        super().__init__()
+        self.tags = tags  # the first one of those that are equal
+        self.sizes: frozenset[int] = frozenset()  # of all position axes so far
+
+    def get(self, x: Tensor) -> State | None:
+        found = self.entries.get(id(x))
+        if found is None or found[0]() is not x:
+            return None
+        _, state, version = found
+        if version != UNCHANGING and version != x._version:
+            self[x] = state = state.having(Padding.ANY)
+        return state  # type: ignore[no-any-return]
+
+    def __setitem__(self, x: Tensor, state: State) -> None:
+        if type(state) is Tag and not state.has_crop:  # which are equal to other lengths, but mean something else
+            state = self.tags.setdefault((state.axes, state.padding), state)
+        self.put(x, state)
+
+    def put(self, x: Tensor, state: State) -> None:
+        """Set a state that some tensor has had before, here or in a context with the same lengths."""
+        version = UNCHANGING
+        if type(state) is Tag:
+            if not state.sizes <= self.sizes:
+                self.sizes |= state.sizes
+            if state.padding is not Padding.ANY:
+                version = version_of(x)
+        self._put(x, state, version)
+
+    def reopen(self, tag: Tag, before: Sequence[int] | None = None) -> Tag:
+        """A tag without positions: new axes that have the size of positions are open.
+
+        before   the sizes of the axes before, aligned at the end; an axis is new if it had the size 1
+        """
+        if tag.is_ragged:
+            return tag
+        axes = list(tag.axes)
+        for axis in range(-len(axes), 0):
+            (size, role), *more = axes[axis]
+            new = before is None or -axis > len(before) or before[axis] == 1
+            if new and size > 1 and role is None and not more and size in self.sizes:
+                axes[axis] = (Factor(size, OPEN),)
+        return tag if axes == list(tag.axes) else tag.with_axes(axes)
+
+    def clear(self) -> None:
+        super().clear()
+        self.sizes = frozenset()
 
     def update(self, other: States) -> None:
         """Take over all states of another one."""
         for x in other:
-            _, state, version = other._entries[id(x)]
-            self[x] = state
-            self._entries[id(x)] = (self._entries[id(x)][0], state, version)
+            self.entries[id(x)] = other.entries[id(x)]
         self.sizes |= other.sizes

@@ -18,18 +18,15 @@ them is exact and free of device synchronisations, tags can be compared, and mas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from truenorm.torch.tracking.cached import cached_property
 from truenorm.torch.tracking.numbers import of_sequence
-
-T = TypeVar("T")
 
 
 class Gaps:
@@ -144,107 +141,74 @@ class Padding(IntEnum):
     ZERO = 2
 
 
-@dataclass(frozen=True)
 class Tag:
-    """The factors of each axis, and what the padding holds.
+    """The factors of each axis, and what the padding holds. What rules ask of them is found once, in one pass.
 
     Without positions nothing is padding. FINITE says then that the values are finite, and ZERO is never said: such a
     tensor may be combined with one that has positions, and its values are at the padding then.
+
+        batch        the axis that is the batch alone; None if there is none, or if it is merged with another axis
+        batch_size   how many sequences there are
+        extents      the valid positions of each axis that is ragged and nothing else
+        sizes        how many positions there are, with padding
+        is_ragged    whether any position may be padding. A tensor without positions, such as a mean, has a tag too
+        has_open     whether an axis may be positions, but is not known to be
+        is_merged    whether an axis holds the batch or positions and something else
+        has_padding  whether any position is padding
+        has_gaps     whether valid positions may lie behind padding
+        has_crop     whether the lengths of an axis may become those of another tensor
     """
 
-    axes: tuple[Axis, ...]
-    padding: Padding = Padding.ANY
+    __slots__ = (
+        "axes", "batch", "batch_size", "extents", "has_crop", "has_gaps", "has_open", "has_padding", "is_merged",
+        "is_ragged", "padding", "shape", "sizes",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        if self.padding is Padding.ZERO and not self.is_ragged:
-            object.__setattr__(self, "padding", Padding.FINITE)
+    def __init__(self, axes: tuple[Axis, ...], padding: Padding = Padding.ANY) -> None:
+        self.axes = axes
+        self.shape: Any = None  # with numbers of positions as sizes (`counts.py`), when a model asks for it
+        self.batch: int | None = None
+        self.batch_size: int | None = None
+        extents: dict[int, Extent] = {}
+        sizes: list[int] = []
+        self.has_crop = self.has_gaps = self.has_open = self.has_padding = self.is_merged = False
+        for i, axis in enumerate(axes):
+            for size, role in axis:
+                if role is None:
+                    continue
+                if role is BATCH:
+                    if self.batch_size is None:
+                        self.batch_size = size
+                    if len(axis) == 1 and self.batch is None:
+                        self.batch = i
+                elif role is OPEN:
+                    self.has_open = True
+                elif isinstance(role, tuple) or type(role) is Gaps:
+                    sizes.append(size)
+                    if len(axis) == 1:
+                        extents[i] = role
+                    if not isinstance(role, tuple):
+                        self.has_gaps = self.has_padding = True
+                    elif role and min(role) < size:
+                        self.has_padding = True
+                    if type(role) is Cropped:
+                        self.has_crop = True
+                if len(axis) > 1:
+                    self.is_merged = True
+        self.extents, self.sizes = extents, frozenset(sizes) if sizes else NO_SIZES
+        self.is_ragged = self.has_open or bool(sizes)
+        self.padding = padding if padding is not Padding.ZERO or self.is_ragged else Padding.FINITE
 
-    @cached_property
-    def batch(self) -> int | None:
-        """The axis that is the batch alone; None if there is none, or if it is merged with another axis."""
-        return next((i for i, axis in enumerate(self.axes) if len(axis) == 1 and axis[0].role is BATCH), None)
+    def __repr__(self) -> str:
+        return f"Tag({self.axes}, {self.padding!r})"
 
-    @cached_property
-    def extents(self) -> dict[int, Extent]:
-        """The valid positions of each axis that is ragged and nothing else."""
-        return {
-            i: axis[0].role
-            for i, axis in enumerate(self.axes)
-            if len(axis) == 1 and isinstance(axis[0].role, (tuple, Gaps))
-        }
-
-    @cached_property
+    @property
     def lengths(self) -> dict[int, Lengths]:
         """The lengths along each ragged axis, without those that have gaps."""
-        return {axis: extent for axis, extent in self.extents.items() if not isinstance(extent, Gaps)}
-
-    @cached_property
-    def is_ragged(self) -> bool:
-        """Whether any position may be padding. A tensor without positions, such as a mean over them, has a tag too."""
-        for axis in self.axes:
-            for _, role in axis:
-                if role is not None and (role is OPEN or _is_extent(role)):
-                    return True
-        return False
-
-    @cached_property
-    def has_open(self) -> bool:
-        """Whether an axis may be positions, but is not known to be."""
-        for axis in self.axes:
-            for _, role in axis:
-                if role is OPEN:
-                    return True
-        return False
-
-    @cached_property
-    def sizes(self) -> frozenset[int]:
-        """How many positions there are, with padding."""
-        if not self.is_ragged:
-            return NO_SIZES
-        return frozenset([size for axis in self.axes for size, role in axis if _is_extent(role)])
-
-    @cached_property
-    def is_merged(self) -> bool:
-        """Whether an axis holds the batch or positions and something else."""
-        return any(len(axis) > 1 and has_role(axis) for axis in self.axes)
-
-    @cached_property
-    def batch_size(self) -> int | None:
-        return next((factor.size for axis in self.axes for factor in axis if factor.role is BATCH), None)
-
-    @cached_property
-    def has_padding(self) -> bool:
-        """Whether any position is padding."""
-        for axis in self.axes:
-            for size, role in axis:
-                if isinstance(role, Gaps) or (isinstance(role, tuple) and role and min(role) < size):
-                    return True
-        return False
-
-    @cached_property
-    def has_crop(self) -> bool:
-        """Whether the lengths of an axis may become those of another tensor."""
-        for axis in self.axes:
-            for _, role in axis:
-                if isinstance(role, Cropped):
-                    return True
-        return False
-
-    @cached_property
-    def _with_padding(self) -> dict[Padding, Tag]:
-        """The tags with these axes so far; they share this dictionary."""
-        return {self.padding: self}
-
-    @cached_property
-    def _steps(self) -> dict[Any, Any]:
-        return {}
-
-    def step(self, key: Any, make: Callable[[], T]) -> T:
-        """What `make` returns, computed once for each key: the layers of a model repeat the same steps."""
-        found: Any = self._steps.get(key, self)
-        if found is self:
-            found = self._steps[key] = make()
-        return found  # type: ignore[no-any-return]
+        extents: Any = self.extents
+        if not self.has_gaps:
+            return extents  # type: ignore[no-any-return]
+        return {axis: extent for axis, extent in extents.items() if not isinstance(extent, Gaps)}
 
     def may_be_empty(self, *axes: int) -> bool:
         """Whether a sequence may have no valid position on one of these axes."""
@@ -252,17 +216,8 @@ class Tag:
         return any(isinstance(role, Gaps) or (isinstance(role, tuple) and 0 in role) for role in roles)
 
     def having(self, padding: Padding) -> Tag:
-        """The same axes with other padding. What was computed of them is taken over."""
-        if padding is Padding.ZERO and not self.is_ragged:
-            padding = Padding.FINITE
-        if padding is self.padding:
-            return self
-        found = self._with_padding.get(padding)
-        if found is None:
-            found = self._with_padding[padding] = object.__new__(Tag)
-            vars(found).update(vars(self), padding=padding)
-            vars(found).pop("_steps", None)
-        return found
+        """The same axes with other padding."""
+        return self if padding is self.padding else Tag(self.axes, padding)
 
     def with_axes(self, axes: Sequence[Axis]) -> Tag:
         """Other axes with the same padding."""
@@ -276,11 +231,11 @@ class Tag:
 
     def with_lengths(self, lengths: dict[int, Lengths], shape: Sequence[int], padding: Padding) -> Tag:
         """After an operation that changes positions and channels: new sizes, and new lengths of the ragged axes."""
-        axes = tuple(
-            (Factor(size, lengths[i]),) if i in lengths else axis if has_batch(axis) else (Factor(size),)
-            for i, (axis, size) in enumerate(zip(self.axes, shape, strict=True))
-        )
-        return Tag(axes, padding)
+        axes: list[Axis] = [(Factor(size, lengths.get(i)),) for i, size in enumerate(shape)]
+        for i, axis in enumerate(self.axes):
+            if i == self.batch or (self.is_merged and i not in lengths and has_batch(axis)):
+                axes[i] = axis
+        return Tag(tuple(axes), padding)
 
 
 @dataclass(frozen=True)
@@ -292,9 +247,14 @@ class Lost:
                   together of it
     """
 
-    where: str
+    where: Any  # as text
     is_mask: bool = False
     is_prepared: bool = False
+
+
+def longest(extent: Extent) -> int:
+    """How many positions the longest sequence has."""
+    return int(extent.valid.shape[1]) if isinstance(extent, Gaps) else max(extent, default=0)
 
 
 def make_tag(shape: Sequence[int], batch: int, extents: dict[int, Extent], padding: Padding = Padding.ANY) -> Tag:

@@ -11,45 +11,49 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from truenorm.torch._compat import name_of_autograd_function
-from truenorm.torch.tracking.calls import first_by_position, name_of, tensors_in, tensors_of
+from truenorm.torch.tracking.calls import WITHOUT_TENSORS, first_by_position, name_of, tensors_in, tensors_of
 from truenorm.torch.tracking.inputs import Fresh, Input
-from truenorm.torch.tracking.masks import make_mask
+from truenorm.torch.tracking.masks import Masks
 from truenorm.torch.tracking.numbers import plain
-from truenorm.torch.tracking.registry import READS_INPUTS, RULES
+from truenorm.torch.tracking.registry import READS_INPUTS, REPEATS, RULES
+from truenorm.torch.tracking.repeats import key_of, repeats_for
 from truenorm.torch.tracking.report import Notes
-from truenorm.torch.tracking.states import MADE, State, States
-from truenorm.torch.tracking.tag import OPEN, Extent, Factor, Gaps, Lost, Padding, Tag, make_tag
+from truenorm.torch.tracking.states import MADE, ByTensor, State, States
+from truenorm.torch.tracking.tag import Extent, Factor, Gaps, Lost, Padding, Tag, longest, make_tag
 
-WITHOUT_TENSORS = {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device}
 SEQUENCE_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
-class Tracker:
+class Tracker(Masks):
     """What `with padded(...) as tracked` gives: follow it with `tracked.report`, and declare tensors with `follow`."""
 
     def __init__(self, extents: tuple[Extent, ...], batch_size: int, along: tuple[int, ...] | None) -> None:
+        super().__init__()
         self.extents, self.batch_size, self.along = extents, batch_size, along
-        self.longest = min(_longest(extent) for extent in extents)  # no axis with fewer positions has them
+        self.longest = min(longest(extent) for extent in extents)  # no axis with fewer positions has them
         self.first: tuple[int, ...] | None = None  # positions of the first input that the running model has read
-        self.states = States()
-        self.parts: Any = WeakTensorKeyDictionary()  # tensors that are views outside of `padded`, but not inside
-        self.shifts: Any = WeakTensorKeyDictionary()  # tensors between the steps of `relative_shift.py`
-        self.scalars: Any = WeakTensorKeyDictionary()  # tensors of one number of positions: those of each sequence
-        self.has_scalars = False  # any so far
+        self.repeats = repeats_for(extents, batch_size, along)
+        self.states = States(self.repeats.tags)
+        self.parts = ByTensor()  # tensors that are views outside of `padded`, but not inside
+        self.shifts = ByTensor()  # tensors between the steps of `relative_shift.py`
+        self.scalars = ByTensor()  # tensors of one number of positions: those of each sequence
+        self.has_scalars = self.has_beside = False  # any scalars, any of both, so far
         self.backward_pass = -1  # in which it works: none, unless it recomputes a checkpoint
         # The state of a tensor that was never seen. Replaced while checkpoints record and replay.
         self.first_look: Callable[[Tensor], State] = self._first_look
         self.is_first_look = False
         self.recording = False  # inside a checkpoint whose recomputation will be followed
         self.modules: list[nn.Module] = []  # that are being called, the outermost first
+        self.mode: Any = None  # passes functions of torch to this tracker, and whether it is off
+        self.is_off = False
         self.paused: nn.Module | None = None  # the module whose inside is not followed
         self.pending: Callable[[Any], None] | None = None  # what to do with its output
         self.notes = Notes()
-        self._masks: dict[Any, Tensor] = {}
-        self._gaps: dict[tuple[Any, ...], Gaps] = {}
+        self.acts = 0  # how often a rule did more than to call its function as it is, and to set the result's state
+        self.norms: dict[Any, Any] = {}  # what norms are given (`layers.py`)
+        self.attention: Any = None  # the last call of attention that may repeat (`attention.py`)
         self._constants: dict[nn.Module, set[int]] = {}
 
     # ---- what users call ----
@@ -109,7 +113,7 @@ class Tracker:
         if self.along is None or ndim < 2 or source.shape[0] != self.batch_size:
             return None
         axes = [axis % ndim if -ndim <= axis < ndim else 0 for axis in self.along]
-        if 0 in axes or any(source.shape[axis] < _longest(one) for axis, one in zip(axes, self.extents, strict=True)):
+        if 0 in axes or any(source.shape[axis] < longest(one) for axis, one in zip(axes, self.extents, strict=True)):
             return None
         if self.modules and self.first is not None:
             raise ValueError(
@@ -142,9 +146,19 @@ class Tracker:
         self.set(result, Lost(where))
         return result
 
+    def put_beside(self, table: ByTensor, x: Tensor, value: Any) -> None:
+        """Keep something beside a tensor, in `parts`, `shifts` or `scalars`."""
+        table[x] = value
+        self.acts += 1
+        self.has_beside = self.has_beside or table is not self.parts
+
+    def is_beside(self, x: Tensor) -> bool:
+        """Whether a function of a tensor also depends on something beside it."""
+        return x in self.scalars or x in self.shifts
+
     def is_constant(self, x: Tensor) -> bool:
         """Whether a tensor is a parameter, a buffer, or another attribute of a module of the model that runs."""
-        if isinstance(x, nn.Parameter):
+        if type(x) is not Tensor and isinstance(x, nn.Parameter):
             return True
         if not self.modules:
             return False
@@ -237,12 +251,12 @@ class Tracker:
                     "Pass one length for each, or declare a tensor that has other lengths or none: "
                     "tracked.follow(x, lengths=None)."
                 )
-            longest = _longest(extent)
+            most = longest(extent)
             exact = isinstance(extent, Gaps)
-            if shape[axis] < longest or (exact and shape[axis] != longest):
+            if shape[axis] < most or (exact and shape[axis] != most):
                 raise ValueError(
                     f"padded: {who()} reads {shape[axis]} positions on axis {axis} of {shape}, "
-                    f"got {'a mask of' if exact else 'a length of'} {longest}. Pass lengths in positions of the model's"
+                    f"got {'a mask of' if exact else 'a length of'} {most}. Pass lengths in positions of the model's"
                     " input, or declare a tensor that has other lengths or none: tracked.follow(x, lengths=None)."
                 )
         return make_tag(shape, batch, extents)
@@ -264,21 +278,6 @@ class Tracker:
             "depend on the sequences."
         )
 
-    def reopen(self, tag: Tag, before: Sequence[int] | None = None) -> Tag:
-        """A tag without positions: new axes that have the size of positions are open.
-
-        before   the sizes of the axes before, aligned at the end; an axis is new if it had the size 1
-        """
-        if tag.is_ragged:
-            return tag
-        axes = list(tag.axes)
-        for axis in range(-len(axes), 0):
-            (size, role), *more = axes[axis]
-            new = before is None or -axis > len(before) or before[axis] == 1
-            if new and size > 1 and role is None and not more and size in self.states.sizes:
-                axes[axis] = (Factor(size, OPEN),)
-        return tag if axes == list(tag.axes) else tag.with_axes(axes)
-
     def _along_hint(self, shape: Sequence[int]) -> str:
         fitting = [f"along={axis}" for axis in range(1, len(shape)) if shape[axis] >= self.longest]
         return f"pass {' or '.join(fitting) or 'along='} to padded"
@@ -291,30 +290,7 @@ class Tracker:
             "the module that changes them, or tracked.follow(x, along=..., lengths=...)."
         )
 
-    # ---- masks ----
-
-    def mask(self, tag: Tag, device: torch.device) -> Tensor:
-        """Booleans that broadcast to the tensor: True where it is padding."""
-        return self._kept((tag.axes, device), lambda: make_mask(tag.axes, device))
-
-    def numbers_on(self, numbers: tuple[Any, ...], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-        """A number for each sequence, such as its length, as a tensor."""
-        return self._kept((numbers, device, dtype), lambda: torch.tensor(numbers, device=device, dtype=dtype))
-
-    def _kept(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
-        """A tensor of the context. Also one that is made in inference mode may be used with gradients later."""
-        found = self._masks.get(key)
-        if found is None:
-            with torch.inference_mode(False), torch.no_grad():
-                found = self._masks[key] = make()
-        return found
-
-    def gaps(self, parts: tuple[Any, ...], valid: Callable[[], Tensor]) -> Gaps:
-        """Positions with gaps that were put together of these parts. Of the same parts it is the same object."""
-        if parts not in self._gaps:
-            with torch.inference_mode(False), torch.no_grad():
-                self._gaps[parts] = Gaps(valid())
-        return self._gaps[parts]
+    # ---- padding ----
 
     def fill(self, x: Tensor, tag: Tag, value: float = 0.0) -> Tensor:
         """x with its padding set to a value. Its gradient there is 0."""
@@ -324,18 +300,38 @@ class Tracker:
             own = name_of_autograd_function()
             if own is not None:
                 self.notes.lost(own, self.module, "an autograd.Function that mixes positions: its backward is its own")
+        self.acts += 1
         return x.masked_fill(self.mask(tag, x.device), value)
 
     def fill_unless_finite(self, x: Tensor, tag: Tag) -> tuple[Tensor, Tag]:
         """x without NaN and inf in its padding, which gradients of parameters would pick up as 0 * NaN."""
         if tag.padding >= Padding.FINITE or not tag.has_padding or not x.is_floating_point():
             return x, tag
+        self.acts += 1
         return x.masked_fill(self.mask(tag, x.device), 0.0), tag.having(Padding.ZERO)
 
     # ---- calls ----
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A function of torch, with its rule."""
+        """A function of torch, with its rule, unless a call like it had it."""
+        key = key_of(self, func, args, kwargs) if func in REPEATS and not self.recording else None
+        state = self.repeats.states.get(key) if key is not None else None
+        if state is not None:
+            result = func(*args, **kwargs)
+            self.states.put(result, state)
+        elif key is None:
+            result = self._call_rule(func, args, kwargs)
+        else:
+            before = self.acts + self.notes.count
+            result = self._call_rule(func, args, kwargs)
+            if before == self.acts + self.notes.count and type(result) is Tensor:
+                state = self.states.get(result)
+                if isinstance(state, Tag) or state is MADE:
+                    self.repeats.keep(key, state)
+        self.acts += 1
+        return result
+
+    def _call_rule(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rule = RULES.get(func, Tracker.call_unknown)
         if rule is not Tracker.call_unknown:
             if not args and kwargs:
@@ -345,6 +341,7 @@ class Tracker:
         if kwargs and (kwargs.get("inplace") or kwargs.get("out") is not None):
             from truenorm.torch.tracking.assignment import write
 
+            self.acts += 1
             return write(rule, self, func, args, kwargs)
         return rule(self, func, args, kwargs)
 
@@ -396,7 +393,7 @@ class Tracker:
             return MADE
         name, why = name_of(func), f"an input whose positions are not known: {self._along_hint(shape)}"
         if not found.source.has_values:
-            return Lost(self.notes.describe(name, self.module, why), is_mask=True)
+            return Lost(self.notes.place(name, self.module, why), is_mask=True)
         fits = any(shape[axis] >= self.longest for batch in batches for axis in range(len(shape)) if axis != batch)
         if fits and self.modules:
             raise self.unknown_error(found, self.notes.describe(name, self.module, ""))
@@ -414,7 +411,7 @@ class Tracker:
         inputs = [one for one in states if isinstance(one, Fresh) and self.batch_size in one.source.shape[:2]]
         if lost is None and inputs:
             is_mask = not any(one.source.has_values for one in inputs)
-            note = self.notes.describe if is_mask else self.notes.lost
+            note = self.notes.place if is_mask else self.notes.lost
             lost = Lost(note(name_of(func), self.module, ""), is_mask)
         self.set(result, lost or MADE)
         return result
@@ -435,16 +432,14 @@ class Tracker:
     def copy(self) -> Tracker:
         """A tracker of the same lengths and masks that has seen no tensor."""
         new = Tracker(self.extents, self.batch_size, self.along)
-        new._masks, new._gaps = self._masks, self._gaps
+        new.share_masks(self)
         return new
 
     def close(self) -> None:
         """Forget all tensors."""
-        self.states = States()
-        self.parts, self.shifts, self.scalars = (WeakTensorKeyDictionary() for _ in range(3))
-        self.modules, self.paused, self.pending = [], None, None
-        self._masks, self._gaps, self._constants = {}, {}, {}
-
-
-def _longest(extent: Extent) -> int:
-    return int(extent.valid.shape[1]) if isinstance(extent, Gaps) else max(extent, default=0)
+        for one in (self.states, self.parts, self.shifts, self.scalars):
+            one.clear()
+        self.modules, self.mode, self.paused, self.pending = [], None, None, None
+        self.attention, self.norms = None, {}
+        self.forget_masks()
+        self._constants = {}
