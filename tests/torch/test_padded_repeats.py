@@ -1,7 +1,5 @@
 """Calls that repeat inside `padded` are made without their rule. Everything that their result follows from counts."""
 
-import gc
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -123,25 +121,47 @@ def test_the_gradient_mode_and_all_sizes_so_far_are_in_the_key() -> None:
             assert key_of(tracked, torch.relu, (x,), {}) != first
 
 
-def test_whether_a_tensor_is_a_constant_of_the_model_is_in_the_key() -> None:
+def test_whether_a_tensor_is_a_constant_or_a_parameter_of_the_model_is_in_the_key() -> None:
     class Model(nn.Module):
         table: Tensor
 
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("table", torch.zeros(9, 4))
+            self.weight = nn.Parameter(torch.zeros(9, 4), requires_grad=False)
 
         def forward(self, x: Tensor) -> list[Any]:
-            other = self.table.clone()
+            used = (self.table, self.table, self.weight, self.table.clone())
             with torch._C.DisableTorchFunction():
-                return [key_of(tracked, torch.add, (x, one), {}) for one in (self.table, self.table, other)]
+                return [key_of(tracked, torch.add, (x, one), {}) for one in used]
 
     with tnt.padded(lengths=LENGTHS) as tracked:
         model = Model()
-        model(tagged(tracked, *X) + model.table)
-        constant, again, other = model(tagged(tracked, *X))
+        new = model(tagged(tracked, *X) + model.table + model.weight)
+        constant, again, parameter, other = model(tagged(tracked, *X))
+    assert new[2] == parameter
     assert constant == again
-    assert constant != other
+    assert len({constant, parameter, other}) == 3
+
+
+def test_a_buffer_that_is_not_finite_repeats_no_parameter() -> None:
+    class Model(nn.Module):
+        table: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.full((4,), torch.inf))
+            self.weight = nn.Parameter(torch.zeros(4), requires_grad=False)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            return x, self.weight * 1, x + self.weight, self.table * 1, x + self.table
+
+    with tnt.padded(lengths=LENGTHS) as tracked:
+        x = tracked.follow(normal(2, 9, 4), along=1)
+        tracked.set(x, state(tracked, x).having(Padding.FINITE))
+        _, _, y, _, z = Model()(x)
+        assert state(tracked, y).padding is Padding.FINITE
+        assert state(tracked, z).padding is Padding.ANY
 
 
 OUTSIDE = torch.zeros(2, 9, 4)
@@ -385,76 +405,3 @@ def test_an_interrupt_inside_a_norm_leaves_other_modes_where_they_are() -> None:
         assert Mode.seen == before + 1
     torch.zeros(2)
     assert Mode.seen == before + 1
-
-
-# ---- what it costs ----
-
-
-class Layer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.qkv, self.out = tnt.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
-        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, t, _ = x.shape
-        q, k, v = [one(self.norm(x)).view(b, t, 4, 4).transpose(1, 2) for one in (self.out, self.out, self.out)]
-        y = functional.scaled_dot_product_attention(q, k, v)
-        x = x + functional.dropout(self.out(y.transpose(1, 2).reshape(b, t, 16)), 0.1)
-        return x + functional.dropout(self.second(functional.gelu(self.first(self.norm(x)))), 0.1)
-
-
-def calls(run: Callable[[], Any]) -> int:
-    """How many functions Python calls, its own and those of C: the same number on every machine."""
-    found = 0
-
-    def count(frame: Any, event: str, arg: Any) -> None:
-        nonlocal found
-        found += event in ("call", "c_call")
-
-    gc.collect()
-    gc.disable()
-    sys.setprofile(count)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return found
-
-
-@pytest.mark.parametrize(("lengths", "most"), [([8, 3], 58), (LENGTHS, 54)], ids=["other lengths", "the same"])
-def test_calls_of_python_for_each_function_of_torch(lengths: list[int], most: int) -> None:
-    """Those that `padded` adds, hooks and the context included, of Python and of C. They are what it costs."""
-    model, x = nn.Sequential(*[Layer() for _ in range(6)]), normal(2, 9, 16)
-
-    def padded(lengths: list[int]) -> None:
-        with tnt.padded(lengths=lengths):
-            model(x)
-
-    padded(LENGTHS)
-    functions = 0
-    call = Tracker.call
-
-    def counted(*args: Any) -> Any:
-        nonlocal functions
-        functions += 1
-        return call(*args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tracker, "call", counted)
-        padded(LENGTHS)
-    model(x)
-    added = calls(lambda: padded(lengths)) - calls(lambda: model(x))
-    assert added / functions < most
-
-
-def test_a_context_leaves_no_cycles() -> None:
-    """They would wait for the garbage collector, and make it run in each training step."""
-    model, x = nn.Sequential(*[Layer() for _ in range(3)]), normal(2, 9, 16)
-    for n in (9, 8):
-        gc.collect()
-        with torch.no_grad(), tnt.padded(lengths=[n, 3]):
-            model(x)
-        left = gc.collect()
-    assert left < 60, left

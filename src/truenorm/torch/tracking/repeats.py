@@ -81,16 +81,13 @@ def key_of(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         kind = type(one)
         if kind is Tensor or kind is parameter:
             entry = entries.get(id(one))
-            if entry is None or entry[0]() is not one:
-                if kind is not parameter:
-                    return None
-                key += (kind, one.shape, one.dtype, one.requires_grad)
-                continue
-            _, state, version = entry
-            if version != UNCHANGING and version != one._version:
-                state = states.get(one)
+            state: State | None = None
+            if entry is not None and entry[0]() is one:
+                state = entry[1] if entry[2] == UNCHANGING or entry[2] == one._version else states.get(one)
             if type(state) is Tag:
                 key += (state, one.dtype, one.requires_grad)
+            elif kind is parameter and (state is None or state is MADE):
+                key += (kind, one.shape, one.dtype, one.requires_grad)
             elif state is MADE and not one.is_nested:
                 key += (tracker.is_constant(one), one.shape, one.dtype, one.requires_grad)
             else:

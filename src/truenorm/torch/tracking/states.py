@@ -97,10 +97,10 @@ class States(ByTensor):
         found = self.entries.get(id(x))
         if found is None or found[0]() is not x:
             return None
-        _, state, version = found
-        if version != UNCHANGING and version != x._version:
+        state: State = found[1]
+        if isinstance(state, Tag) and found[2] != UNCHANGING and found[2] != x._version:
             self[x] = state = state.having(Padding.ANY)
-        return state  # type: ignore[no-any-return]
+        return state
 
     def __setitem__(self, x: Tensor, state: State) -> None:
         if type(state) is Tag and not state.has_crop:  # which are equal to other lengths, but mean something else

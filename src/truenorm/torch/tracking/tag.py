@@ -205,10 +205,7 @@ class Tag:
     @property
     def lengths(self) -> dict[int, Lengths]:
         """The lengths along each ragged axis, without those that have gaps."""
-        extents: Any = self.extents
-        if not self.has_gaps:
-            return extents  # type: ignore[no-any-return]
-        return {axis: extent for axis, extent in extents.items() if not isinstance(extent, Gaps)}
+        return {axis: extent for axis, extent in self.extents.items() if not isinstance(extent, Gaps)}
 
     def may_be_empty(self, *axes: int) -> bool:
         """Whether a sequence may have no valid position on one of these axes."""
