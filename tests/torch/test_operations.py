@@ -211,6 +211,21 @@ def test_the_gradient_of_the_bias_is_not_overwritten(no_kernels: None) -> None:
     assert not torch.equal(dx, dy)
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_many_gradients_at_once(name: str, no_kernels: None) -> None:
+    """A batch of gradients is not overwritten, and overwrites nothing."""
+    make, second, _, _ = LAYERS[name]
+    layer, x = make(), normal(3, 6, 7) if second else normal(3, 7, 6)
+    layer.track_running_stats = False
+
+    def call(x: Any) -> Any:
+        return layer(x, lengths=LENGTHS)[:, :2, :2]
+
+    one_by_one = torch.autograd.functional.jacobian(call, x)
+    together = torch.autograd.functional.jacobian(call, x, vectorize=True)
+    torch.testing.assert_close(together, one_by_one, rtol=1e-5, atol=1e-6)
+
+
 def test_norms_of_a_position_by_torchs_operators(monkeypatch: pytest.MonkeyPatch, no_kernels: None) -> None:
     x, dy = normal(3, 7, 6), normal(3, 7, 6, seed=1)
     x[torch.arange(7) >= LENGTHS[:, None]] = torch.nan

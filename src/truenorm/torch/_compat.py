@@ -251,6 +251,14 @@ _is_wrapped: Callable[[Tensor], bool] = _private("_functorch.is_functorch_wrappe
 _is_batched: Callable[[Tensor], bool] = _private("_functorch.is_batchedtensor", lambda _: True)
 
 
+_is_legacy_batched: Callable[[Tensor], bool] = _private("_functorch.is_legacy_batchedtensor", lambda _: True)
+
+
+def may_be_batched(tensor: Tensor) -> bool:
+    """Whether it may stand for many: in a vmap of torch.func, or as gradients with is_grads_batched."""
+    return transform_is_active() or _is_legacy_batched(tensor)
+
+
 def values_behind_transforms(tensor: Tensor) -> Tensor | None:
     """The tensor that transforms of derivatives (grad, vjp, jvp) have wrapped; None behind a vmap."""
     while _is_wrapped(tensor):

@@ -242,7 +242,7 @@ def _sum(dy: Tensor, deviations: Tensor, statistics: Statistics, mask: Mask) -> 
     rest, rstd = statistics.rest, statistics.rstd
     if not inner and mask.segments is None:  # each element has a weight of its own
         xhat = scale_and_add(deviations, rstd, None if rest is None else -rest * rstd)
-        return _Sums(dy, torch.mul(dy, xhat, out=xhat if is_in_place(xhat) else None))
+        return _Sums(dy, torch.mul(dy, xhat, out=xhat if is_in_place(dy) else None))
     first, second = total(dy, mask, inner), total_product(dy, deviations, mask, inner)
     second = second if rest is None else second - first * rest
     return _Sums(first, torch.where(rstd == 0, 0.0, second * rstd))  # the sum may be infinite there

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from truenorm.core.inputs import Padding
-from truenorm.torch import _formula
+from truenorm.torch import _compat, _formula
 from truenorm.torch._formula import Mask, spread, total
 
 
 def is_in_place(values: Tensor) -> bool:
-    """Whether the functions below that say so overwrite values."""
-    return values.is_cpu
+    """Whether the functions below that say so overwrite values; not if these are batches of tensors for a vmap."""
+    return values.is_cpu and not _compat.may_be_batched(values)
 
 
 def select(values: Tensor, x: Tensor, mask: Mask) -> Tensor:

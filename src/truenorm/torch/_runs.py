@@ -61,9 +61,9 @@ def run_batch_norm(
         elif mean is not None and var is not None:
             mean, var = torch.zeros_like(mean), torch.zeros_like(var)
             batch[:] = mean, var
+        affine = _as_wide_as(mean, weight, bias)
         return torch_functional.batch_norm(x, mean, var, *affine, training, weight_of_batch, eps)
 
-    affine = _as_wide_as(running_mean, weight, bias)
     norm = norms[1] if input.packed or x.dim() == 2 else norms[0]
     if training and eps <= 0:
         if input.ragged is None:
@@ -82,7 +82,7 @@ def run_batch_norm(
         fixed = FixedStatistics(mean, var)
 
         def by_position(x: Tensor) -> Tensor:
-            return torch_functional.batch_norm(x, mean, var, *affine, False, 0.0, eps)
+            return torch_functional.batch_norm(x, mean, var, *_as_wide_as(mean, weight, bias), False, 0.0, eps)
 
         return run(input, norm, weight, bias, padding, shape, operator, fixed, (), eps, by_position=by_position)[0]
 
