@@ -18,6 +18,9 @@ namespace truenorm {
 // Planes of so many positions and more are written one by one where there is padding, so that all is written in the
 // order of memory. For shorter ones a call for each would take longer.
 constexpr std::int64_t APART = 128;
+// Planes of at most so many positions have coefficients for each element, if these stay in the cache and so many
+// sequences share them.
+constexpr std::int64_t SHORT = 64, MOST_ELEMENTS = 4096, REPEATED = 8;
 
 // One plane with sample weights: its elements are gathered into full blocks.
 template <class T>
@@ -195,6 +198,26 @@ public:
             tiles.push_back(filled(memory[o], 0, p.width(), fill_from(o * p.kept)));
     }
 
+    // The coefficients of each element of the planes of sequence q, of which `arrays` are used: short planes are then
+    // rows of width * positions columns. Null where that is not worth it.
+    using Array = A* Tile<A>::*;
+    const Tile<A>* of_elements(std::int64_t q) const {
+        const std::int64_t o = q / p.reduced;
+        return elements.empty() || !tiles[o].fits ? nullptr : &elements[o];
+    }
+    void spread_to_elements(std::initializer_list<Array> arrays) {
+        if (p.positions > SHORT || p.width() * p.positions > MOST_ELEMENTS || p.reduced < REPEATED) return;
+        memory_of_elements = Tiles<A>(shared, p.width() * p.positions);
+        for (std::int64_t o = 0; o < shared; ++o) {
+            Tile<A> tile = memory_of_elements[o];
+            tile.exact = tiles[o].exact;
+            for (const Array array : arrays)
+                for (std::int64_t c = 0; c < p.width(); ++c)
+                    std::fill_n(tile.*array + c * p.positions, p.positions, (tiles[o].*array)[c]);
+            elements.push_back(tile);
+        }
+    }
+
     // use(tile, c, w) for the planes from `from` to `to` of sequence q, w of them from c on: in A where it holds their
     // coefficients, else in double.
     template <class Use> void each(std::int64_t q, std::int64_t from, std::int64_t to, Use use) const {
@@ -221,7 +244,8 @@ private:
     const Fill fill;
     const std::int64_t shared;
     const Tiles<A> memory;
-    std::vector<Tile<A>> tiles;
+    Tiles<A> memory_of_elements{0, 0};
+    std::vector<Tile<A>> tiles, elements;  // of each outer index
 
     auto fill_from(std::int64_t first) const {
         return [this, first](auto& part, std::int64_t c, int w) { fill(part, first, c, w); };
@@ -234,16 +258,19 @@ template <class A, class Fill> PlaneTiles<A, Fill> plane_tiles(const CallParams&
 
 // Writes w planes of sequence q, from c on. write(k, count, start, to, n) writes n elements of `count` planes, from
 // `start` on, to `to` and so on: plane c + k is the first of them. Padding is filled. read: the arrays that `write`
-// reads.
+// reads. whole: padding is written with the rest, and then filled.
 template <class T, class Write> void write_planes(const CallParams& p, const ValidRuns& runs, const Output<T>& output,
                                                   const T* padding, std::initializer_list<const T*> read,
-                                                  std::int64_t q, std::int64_t c, std::int64_t w, Write write) {
+                                                  std::int64_t q, std::int64_t c, std::int64_t w, bool whole,
+                                                  Write write) {
     const std::int64_t first = (q * p.width() + c) * p.positions;
-    if (runs.count[q] == p.positions)
-        return output.put_together(first, w, p.positions,
-                                   [&](T* to, std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
-                                       write(k, count, i, to, n);
-                                   });
+    whole = whole && runs.count[q] > 0;
+    if (whole || runs.count[q] == p.positions)
+        output.put_together(first, w, p.positions,
+                            [&](T* to, std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
+                                write(k, count, i, to, n);
+                            });
+    if (runs.count[q] == p.positions) return;
     const std::int64_t step = p.positions < APART ? w : 1;
     for (std::int64_t k = 0; k < w; k += step) {
         const std::int64_t begin_of = first + k * p.positions;
@@ -257,7 +284,7 @@ template <class T, class Write> void write_planes(const CallParams& p, const Val
             [&](std::int64_t start, std::int64_t length) {
                 if (step == 1 && k + RUNS_AHEAD < w)
                     for (const T* array : read) fetch_run(array + begin_of + RUNS_AHEAD * p.positions + start);
-                write(k, step, start, to + start, length);
+                if (!whole) write(k, step, start, to + start, length);
             },
             gap);
     }
@@ -270,19 +297,28 @@ template <class T, class A> void forward_planes(const Forward<T>& call) {
     if (!call.given && !together) measure_planes<T, A>(call.measure());
     std::vector<double> rstd(p.statistics());
     if (!together) rstd_of(p, found, p.statistics(), rstd.data());
-    const auto tiles = plane_tiles<A>(p, true, coefficients_of_y(call, rstd.data()));
+    using Of = Tile<A>;
+    auto tiles = plane_tiles<A>(p, true, coefficients_of_y(call, rstd.data()));
+    tiles.spread_to_elements({&Of::hi, &Of::lo, &Of::scale, &Of::bias});
     sweep_planes(p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) {
         const std::int64_t q = p.sequences - 1 - turn,
                            first = statistic_of(p, q, 0);  // from the last: see sweep_columns
         if (!call.given && together) measure_groups<T, A>(call.measure(), q, from, to, found + first);
         if (together) rstd_of(p, found + first + from, to - from, &rstd[first + from]);
+        const Of* const elements = tiles.of_elements(q);
         tiles.each(q, from * p.channels, to * p.channels, [&](const auto& tile, std::int64_t c, std::int64_t w) {
             using B = std::remove_reference_t<decltype(tile.hi[0])>;
-            write_planes(p, call.runs, call.y, p.keep_padding ? call.x : nullptr, {call.x}, q, c, w,
+            write_planes(p, call.runs, call.y, p.keep_padding ? call.x : nullptr, {call.x}, q, c, w, elements,
                          [&](std::int64_t k, std::int64_t count, std::int64_t start, T* y, std::int64_t n) {
                              const T* const x = call.x + (q * p.width() + c + k) * p.positions + start;
-                             const Tile<B> of = tile.part(k);
-                             loops<T, B>().forward(x, y, count, p.positions, n, of.hi, of.low(), of.scale, of.bias);
+                             if (elements && n == p.positions) {
+                                 const Of of = elements->part((c + k) * n);
+                                 loops<T, A>().column_forward(x, y, count * n, count * n, of.hi, of.low(), of.scale,
+                                                              of.bias);
+                             } else {
+                                 const Tile<B> of = tile.part(k);
+                                 loops<T, B>().forward(x, y, count, p.positions, n, of.hi, of.low(), of.scale, of.bias);
+                             }
                              if (p.activation == Activation::none) return;
                              const auto& after = loops<T, typename Accumulator<T>::type>();
                              if (n == p.positions) return after.activate(p.activation, y, count * n);
@@ -372,11 +408,16 @@ template <class T, class Coefficients> void sums_planes(const Backward<T>& call,
 template <class T, class Coefficients>
 void write_dx(const Backward<T>& call, const Coefficients& tiles, std::int64_t q, std::int64_t from, std::int64_t to) {
     const CallParams& p = call.p;
+    const auto* const elements = tiles.of_elements(q);
+    using A = std::remove_reference_t<decltype(elements->hi[0])>;
     tiles.each(q, from, to, [&](const auto& all, std::int64_t c, std::int64_t w) {
         using B = std::remove_reference_t<decltype(all.hi[0])>;
-        write_planes(p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr, {call.x, call.dy}, q, c, w,
+        write_planes(p, call.runs, call.dx, p.keep_padding ? call.dy : nullptr, {call.x, call.dy}, q, c, w, elements,
                      [&](std::int64_t k, std::int64_t count, std::int64_t start, T* dx, std::int64_t n) {
                          const std::int64_t at = (q * p.width() + c + k) * p.positions + start;
+                         if (elements && n == p.positions)
+                             return loops<T, A>().column_backward(call.x + at, call.dy + at, dx, count * n, count * n,
+                                                                  elements->part((c + k) * n).coefficients(), A(1));
                          const Tile<B> tile = all.part(k);
                          if (!call.reads_x())
                              return loops<T, B>().forward(call.dy + at, dx, count, p.positions, n, tile.hi, tile.low(),
@@ -443,7 +484,10 @@ template <class T, class A> void backward_planes(const Backward<T>& call) {
         }
         if (together || !call.dx) return;
     }
-    const auto tiles = plane_tiles<A>(p, narrow, coefficients_of_dx(call, rstd.data()));
+    auto tiles = plane_tiles<A>(p, narrow, coefficients_of_dx(call, rstd.data()));
+    using Of = Tile<A>;
+    if (call.used() && !call.activated())
+        tiles.spread_to_elements({&Of::hi, &Of::lo, &Of::scale, &Of::through_mean, &Of::through_var});
     sweep_planes(p, [&](std::int64_t turn, std::int64_t from, std::int64_t to) {
         const std::int64_t q = p.sequences - 1 - turn;
         if (call.given) prepare(q, from, to);
