@@ -87,6 +87,9 @@ PAIRS: dict[str, Pair] = {
     "a slice is no tuple": lambda t: (
         lambda x: (of(Tensor.__getitem__, x, slice(0, 1)), of(Tensor.__getitem__, x, (0, 1, None)))
     )(tagged(t, *X)),
+    "nor in a tuple": lambda t: (
+        lambda x: (of(Tensor.__getitem__, x, (slice(0, 1), 0)), of(Tensor.__getitem__, x, ((0, 1, None), 0)))
+    )(tagged(t, *X)),
     "number of positions": lambda t: (
         lambda x: (of(Tensor.view, x, make_number(9, (9, 4))), of(Tensor.view, x, make_number(9, (9, 5))))
     )(tagged(t, *X)),
@@ -272,7 +275,7 @@ def test_rules_that_are_registered_later_are_called() -> None:
         return tracker.lose(func(*args, **kwargs), func)
 
     try:
-        rule(torch.relu)(other)
+        rule(torch.relu, reads_inputs=True, repeats=True)(other)
         assert not isinstance(of_context(), Tag)
     finally:
         rule(torch.relu, reads_inputs=True, repeats=True)(before)
@@ -312,6 +315,12 @@ def test_masks_with_gaps_are_not_kept_for_other_contexts() -> None:
     assert not repeats._kept
 
 
+def test_a_crop_is_no_other_tensor_with_the_same_lengths() -> None:
+    with tnt.padded(lengths=LENGTHS) as tracked:
+        tracked.follow(normal(2, 5, 4), along=1, lengths=[5, 4])
+        assert tracked.tag(tracked.follow(normal(2, 9, 4), along=1)[:, :5]).has_crop
+
+
 # ---- attention ----
 
 
@@ -336,9 +345,14 @@ def test_the_mask_of_attention_is_used_again_only_if_it_is_the_same() -> None:
         torch.testing.assert_close(attend(tracked, mask), first)
         assert tracked.attention is kept
         assert state(tracked, first).padding is Padding.FINITE
+        other = torch.ones(2, 9, 9, dtype=torch.bool)
+        other.tril_()
+        third = other.clone().triu_()
+        torch.testing.assert_close(attend(tracked, other), expected(other))
+        torch.testing.assert_close(attend(tracked, third), expected(third))
+        attend(tracked, mask)
         mask[:, :, 0] = False  # changed in place
         torch.testing.assert_close(attend(tracked, mask), expected(mask))
-        other = torch.ones(2, 9, 9, dtype=torch.bool).tril()
         torch.testing.assert_close(attend(tracked, other), expected(other))
         torch.testing.assert_close(attend(tracked, None), expected(None))
         torch.testing.assert_close(attend(tracked, None, is_causal=True), expected(other))
@@ -376,6 +390,7 @@ def test_norms_of_the_same_tensor_get_what_each_of_them_takes() -> None:
     with tnt.padded(lengths=LENGTHS) as tracked:
         y = tracked.follow(x, along=1)
         found = [layers[0](y), layers[1](y), layers[3](y)]
+        assert len(tracked.norms) == 2
     assert all(not one[1, 4:].any() for one in found)
     assert all(bool(one[:, :4].any()) for one in found)
     with tnt.padded(lengths=LENGTHS) as tracked:
