@@ -51,7 +51,7 @@ public:
     bool fix(nb::handle mean_, nb::handle var_) {
         Tensor mean, var;
         if (!dense(mean, mean_) || !dense(var, var_) || mean.count != size() || var.count != size()) return false;
-        const std::vector<double> means = widened(stored(mean), size(), 0), vars = widened(stored(var), size(), 0);
+        const std::vector<double> means = widened(stored(mean), size(), 0.0), vars = widened(stored(var), size(), 0.0);
         fixed = true;
         for (std::size_t i = 0; i < moments.size(); ++i) moments[i] = {1.0 + params.ddof, means[i], vars[i]};
         return true;
@@ -75,10 +75,9 @@ public:
             (with.dtotal && !like_x(with.dtotal)) || !is_parameter(with.weight) || !is_parameter(with.bias) ||
             !is_parameter(with.dweight) || !is_parameter(with.dbias))
             return false;
-        std::vector<Sums> sums(moments.size());
         truenorm::backward(
             params, runs, plan.dtype,
-            {with.x.data, with.dy.data, with.dx.data, moments.data(), fixed, sums.data(), false, stored(with.weight),
+            {with.x.data, with.dy.data, with.dx.data, moments.data(), fixed, nullptr, false, stored(with.weight),
              stored(with.bias), stored(with.dweight), stored(with.dbias), with.dtotal.data});
         return true;
     }

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "load_store.hpp"
 
@@ -47,40 +46,24 @@ template <class Call> void with_type(Dtype dtype, Call call) {
     }
 }
 
-// An array of any dtype, as it is stored. Null if it is not given.
+// An array of floats of any dtype, as it is stored. Null if it is not given.
 struct Buffer {
     void* data;
     char letter;
 
     template <class T> T* at() const { return static_cast<T*>(data); }
+    // From element i on.
+    Buffer from(std::int64_t i) const { return {data ? at<char>() + i * size_of(letter) : nullptr, letter}; }
 };
 
-// each(T*) with the elements in their type.
-template <class Each> void with_elements(const Buffer& buffer, Each each) {
-    switch (buffer.letter) {
-        case 'f': return each(buffer.at<float>());
-        case 'e': return each(buffer.at<Half>());
-        case 'H': return each(buffer.at<BFloat16>());
-        default: return each(buffer.at<double>());
+// use(pointer) with the type of the elements.
+template <class Use> void with_elements(const Buffer& of, Use use) {
+    switch (of.letter) {
+        case 'f': return use(of.at<float>());
+        case 'e': return use(of.at<Half>());
+        case 'H': return use(of.at<BFloat16>());
+        default: return use(of.at<double>());
     }
-}
-
-// A parameter (size) in double; `otherwise` if it is not given.
-inline std::vector<double> widened(const Buffer& from, std::int64_t size, double otherwise) {
-    std::vector<double> to(static_cast<std::size_t>(size), otherwise);
-    if (from.data)
-        with_elements(from, [&](const auto* elements) {
-            for (std::size_t i = 0; i < to.size(); ++i) to[i] = load<double>(elements[i]);
-        });
-    return to;
-}
-
-// The gradient of a parameter, rounded to its dtype; written nowhere if it is not asked for.
-inline void narrow(const std::vector<double>& from, const Buffer& to) {
-    if (to.data)
-        with_elements(to, [&](auto* elements) {
-            for (std::size_t i = 0; i < from.size(); ++i) store(&elements[i], from[i]);
-        });
 }
 
 }  // namespace truenorm

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "columns.hpp"
-#include "dtype.hpp"
 #include "planes.hpp"
 #include "rows.hpp"
 #include "threads.hpp"
@@ -35,7 +34,7 @@ struct BackwardBuffers {
     void* dx;                // the same; null: only the sums
     const Moments* moments;  // (statistics)
     bool constant;           // the moments do not depend on x
-    Sums* sums;              // (statistics)
+    Sums* sums;              // (statistics), or null: not asked for
     bool given;              // the sums are read, not written; only dx is written
     Buffer weight, bias;     // (W), or null
     Buffer dweight, dbias;   // (W), or null
@@ -63,8 +62,8 @@ inline void measure(CallParams p, const ValidRuns& runs, Dtype dtype, const Meas
 }
 
 inline void forward(CallParams p, const ValidRuns& runs, Dtype dtype, const ForwardBuffers& buffers) {
-    const std::vector<double> weight = widened(buffers.weight, p.width(), 1),
-                              bias = widened(buffers.bias, p.width(), 0);
+    const std::int64_t width = p.layout == Layout::rows ? 0 : p.width();
+    const std::vector<double> weight = widened(buffers.weight, width, 1.0), bias = widened(buffers.bias, width, 0.0);
     run(p, dtype, [&](auto t) {
         using T = decltype(t);
         using A = typename Accumulator<T>::type;
@@ -74,7 +73,7 @@ inline void forward(CallParams p, const ValidRuns& runs, Dtype dtype, const Forw
                               Output<T>(static_cast<T*>(buffers.y), p.elements(), runs.padded(p), p.activation),
                               buffers.moments,
                               buffers.given,
-                              {weight.data(), bias.data()},
+                              {weight.data(), bias.data(), buffers.weight, buffers.bias},
                               static_cast<const T*>(buffers.residual),
                               static_cast<T*>(buffers.total)};
         switch (p.layout) {
@@ -86,10 +85,13 @@ inline void forward(CallParams p, const ValidRuns& runs, Dtype dtype, const Forw
 }
 
 inline void backward(CallParams p, const ValidRuns& runs, Dtype dtype, const BackwardBuffers& buffers) {
-    const std::vector<double> weight = widened(buffers.weight, p.width(), 1),
-                              bias = widened(buffers.bias, p.width(), 0);
+    const bool rows = p.layout == Layout::rows;
+    const std::int64_t width = rows ? 0 : p.width();
+    const std::vector<double> weight = widened(buffers.weight, width, 1.0), bias = widened(buffers.bias, width, 0.0);
     std::vector<double> dweight(weight.size()), dbias(weight.size());
-    if (!buffers.given) std::fill_n(buffers.sums, p.statistics(), Sums{});
+    std::vector<Sums> some(rows || buffers.sums ? 0 : static_cast<std::size_t>(p.statistics()));
+    Sums* const sums = rows || buffers.sums ? buffers.sums : some.data();
+    if (sums && !buffers.given) std::fill_n(sums, p.statistics(), Sums{});
     run(p, dtype, [&](auto t) {
         using T = decltype(t);
         using A = typename Accumulator<T>::type;
@@ -100,12 +102,14 @@ inline void backward(CallParams p, const ValidRuns& runs, Dtype dtype, const Bac
                                Output<T>(static_cast<T*>(buffers.dx), p.elements(), runs.padded(p), Activation::none,
                                          static_cast<const T*>(buffers.dtotal)),
                                buffers.moments,
-                               {weight.data(), bias.data()},
+                               {weight.data(), bias.data(), buffers.weight, buffers.bias},
                                buffers.constant,
-                               buffers.given ? buffers.sums : nullptr,
-                               buffers.given ? nullptr : buffers.sums,
+                               buffers.given ? sums : nullptr,
+                               buffers.given ? nullptr : sums,
                                dweight.data(),
-                               dbias.data()};
+                               dbias.data(),
+                               buffers.dweight,
+                               buffers.dbias};
         switch (p.layout) {
             case Layout::columns: return backward_columns<T, A>(call);
             case Layout::rows: return backward_rows<T, A>(call);
@@ -113,8 +117,8 @@ inline void backward(CallParams p, const ValidRuns& runs, Dtype dtype, const Bac
         }
     });
     if (buffers.given) return;
-    narrow(dweight, buffers.dweight);
-    narrow(dbias, buffers.dbias);
+    narrow(dweight.data(), width, buffers.dweight);
+    narrow(dbias.data(), width, buffers.dbias);
 }
 
 }  // namespace truenorm

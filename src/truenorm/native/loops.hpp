@@ -30,7 +30,7 @@ template <class T, class A> struct RowSums {
     A *dweight, *dbias;          // (n): added to
 };
 
-// What dx is computed with, one of each for a column or plane. lo: null if it is 0.
+// What dx is computed with, one of each for a column, plane or row. lo: null if it is 0, but of rows.
 template <class A> struct Coefficients {
     const A *hi, *lo, *scale, *through_mean, *through_var;
 };
@@ -67,9 +67,11 @@ template <class T, class A> struct Loops {
     void (*row_moments)(const T* const* x, int rows, std::int64_t n, bool center, std::int64_t ahead, double* mean,
                         double* m2);
     void (*row_sums)(const RowSums<T, A>& of);
-    void (*row_forward)(const T* x, T* y, std::int64_t n, A hi, A lo, A rstd, const A* weight, const A* bias);
-    void (*row_backward)(const T* x, const T* dy, T* dx, std::int64_t n, A hi, A lo, A rstd, const A* weight,
-                         A through_mean, A through_var);
+    // The same rows, which follow one another in memory. of, hi, lo, rstd: (rows); weight, bias: (n).
+    void (*row_forward)(const T* x, T* y, int rows, std::int64_t n, const A* hi, const A* lo, const A* rstd,
+                        const A* weight, const A* bias);
+    void (*row_backward)(const T* x, const T* dy, T* dx, int rows, std::int64_t n, const Coefficients<A>& of,
+                         const A* weight);
 
     // Coefficients from double; false if A does not hold them all with all their digits. split: hi + lo = mean.
     // product: to = one * two, or one if two is null.
@@ -81,6 +83,10 @@ template <class T, class A> struct Loops {
     void (*activate)(Activation kind, T* y, std::int64_t n);
     void (*derive)(Activation kind, const T* dy, T* z, std::int64_t n);
     void (*add)(const T* one, const T* two, T* to, std::int64_t n);
+
+    // n numbers from and to the type of the computation.
+    void (*widen)(const T* from, A* to, std::int64_t n);
+    void (*narrow)(const A* from, T* to, std::int64_t n);
 };
 
 struct LoopTable {

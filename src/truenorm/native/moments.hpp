@@ -168,6 +168,16 @@ inline double scale_of(const CallParams& p, const Moments& m, const Sums* sums, 
     return sums && p.center && m.count == 1 && !p.sample_weight ? 0 : rstd;
 }
 
+// `holds` of all n values, which are compared side by side.
+template <class A, class B> inline bool all_held(const B* values, std::int64_t n) {
+    int others = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+        const B size = std::fabs(values[i]);
+        others |= static_cast<int>((size != 0) & !((size > B(1e-30)) & (size < B(1e30))));
+    }
+    return sizeof(A) == sizeof(double) || others == 0;
+}
+
 // A statistic in the type of a loop: the mean in two parts, and rstd. fits: whether the type holds them.
 template <class A> struct LoopStatistic {
     A hi, lo, rstd;

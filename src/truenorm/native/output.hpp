@@ -96,9 +96,7 @@ public:
         put_together(at, rows, n, of_all, follows());
     }
 
-    // The same for several rows at once, without what follows: write(to, row, count, i, m) is to write elements i to
-    // i + m of `count` rows, which are all n if count > 1. Short rows are streamed together, as their ends are parts of
-    // lines.
+    // `put_block` without what follows. Short rows are streamed together, as their ends are parts of lines.
     template <class Write>
     void put_together(std::int64_t at, std::int64_t rows, std::int64_t n, Write write, bool in_pieces = false) const {
         if (!streamed && !in_pieces) return write(base + at, std::int64_t{0}, rows, std::int64_t{0}, n);

@@ -104,9 +104,6 @@ template <class A> struct Numbers : Constants<A> {
         }
     };
 
-    // silu: beyond these its slope is 0 or 1 to the last digit.
-    INLINE static V bounded(V z) { return at_most(C::MOST, at_least(C::LEAST, z)); }
-
     // tanh: exp(-2 |z|).
     INLINE static Power twice(V z) { return Power(at_least(C::LEAST, size(z) * A(-2))); }
 
@@ -129,7 +126,8 @@ template <class A> struct Numbers : Constants<A> {
         return relu(z) - normal.density * (normal.share * normal.tail) * C::SMALL;
     }
     INLINE static V silu(V z) {
-        const V e = Power(bounded(z)).exp();
+        z = at_least(C::LEAST, z);  // of -inf, 0
+        const V e = Power(at_most(C::MOST, z)).exp();
         return z * (e / (e + C::LARGE));
     }
     INLINE static V tanh(V z) {
@@ -147,7 +145,7 @@ template <class A> struct Numbers : Constants<A> {
         return dy * (z < A(0) ? below : A(1) - below);
     }
     INLINE static V through_silu(V dy, V z) {
-        z = bounded(z);
+        z = at_most(C::MOST, at_least(C::LEAST, z));  // beyond them it is 0 or 1 to the last digit
         const V e = Power(z).exp(), factor = A(1) / (e + C::LARGE);
         return dy * (e * factor * (z * (factor * C::LARGE) + A(1)));
     }

@@ -7,13 +7,16 @@
 
 #include "moments.hpp"
 #include "output.hpp"
+#include "parameters.hpp"
 #include "valid_runs.hpp"
 
 namespace truenorm {
 
-// weight and bias (W) in double: 1 and 0 if there are none.
+// weight and bias (W) in double: 1 and 0 if there are none. Rows take them as they are stored, and have no doubles: a
+// few rows take no longer than reading their parameters.
 struct Affine {
     const double *weight, *bias;
+    Buffer stored_weight, stored_bias;
 };
 
 template <class T> struct Measure {
@@ -46,8 +49,9 @@ template <class T> struct Backward {
     Affine affine;
     bool constant;            // the moments do not depend on x
     const Sums* given;        // (statistics), or null: sums of a whole that x is a part of. Then only dx is written
-    Sums* sums;               // (statistics), 0 before
-    double *dweight, *dbias;  // (W), 0 before
+    Sums* sums;               // (statistics), 0 before; rows: or null
+    double *dweight, *dbias;  // (W), 0 before; null for rows, which write these:
+    Buffer stored_dweight, stored_dbias;
 
     // Whether dy has to be multiplied by the derivative of an activation.
     bool activated() const { return p.activation != Activation::none; }
