@@ -30,6 +30,7 @@ from ways import ragged, ways
 
 import truenorm as tn
 from truenorm import engine
+from truenorm.core.activation import ACTIVATIONS
 
 # A large eps, so that it matters, with both values of eps_at.
 CONVENTIONS: list[dict[str, Any]] = [
@@ -41,13 +42,14 @@ AFFINE = [("weight", "bias"), ("weight",), ("bias",), ()]
 
 
 def check_cross(name: str, step: int) -> None:
-    """Every way to mark valid elements x conventions x parameters x given moments x padding."""
+    """Every way to mark valid elements x conventions x parameters x given moments x padding x activations."""
     pattern, rng = PATTERNS[name], np.random.default_rng(7)
     x, dy = offset_data(rng, pattern.split), odd(rng, pattern.split)
     crossed = enumerate(itertools.product(ways(pattern, rng), CONVENTIONS, AFFINE, (False, True)))
     start = list(PATTERNS).index(name)  # each pattern takes another part; together they cover all
     for number, ((kind, way), conventions, affine, given) in every(crossed, step, start):
-        norm = replace(pattern.norm, **conventions)
+        activation = (None, *ACTIVATIONS)[number // 7 % 5]  # the same of 7
+        norm = replace(pattern.norm, **conventions, activation=activation)
         padding: Literal["zero", "keep"] = "keep" if number // 3 % 2 else "zero"  # 3 divides no other factor: meets all
         what = f"{norm}, {kind}, {affine}, padding={padding}" + ", given moments" * given
         check(pattern, norm, way, x, dy, pattern.parameters(rng, affine), what=what, padding=padding, given=given)

@@ -17,6 +17,7 @@ from tools.native_calls import arguments, columns  # noqa: E402
 
 import truenorm as tn  # noqa: E402
 from truenorm import engine  # noqa: E402
+from truenorm.core.activation import ACTIVATIONS  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,7 +60,14 @@ def test_cases_that_once_failed(seed: int, case: int) -> None:
     results.make(seed, case).check()
 
 
-def test_the_fuzzer_notices_results_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_are_drawn() -> None:
+    cases = [results.make(1, i) for i in range(400)]
+    assert {case.norm.activation for case in cases} == {None, *ACTIVATIONS}
+    assert {case.norm.center for case in cases if case.residual is not None} == {True, False}
+
+
+@pytest.mark.parametrize("activated", [False, True])
+def test_the_fuzzer_notices_results_that_differ(activated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Each of these is an error of a few roundings in one result of one engine.
     correct = tn.backward
     for place in range(2):
@@ -73,7 +81,8 @@ def test_the_fuzzer_notices_results_that_differ(monkeypatch: pytest.MonkeyPatch)
         with monkeypatch.context() as patch:
             patch.setattr(tn, "backward", wrong)
             name = ("dx", "dweight")[place]
-            case = next(one for i in range(2000) if usable(one := results.make(1, i)))
+            cases = (results.make(1, i) for i in range(2000))
+            case = next(one for one in cases if usable(one) and (one.norm.activation is not None) == activated)
             with pytest.raises(AssertionError, match=f"native: {name}"):
                 case.check()
 
@@ -82,6 +91,24 @@ def usable(case: results.Case) -> bool:
     """Of two values dx is 0 but for rounding, so nothing would differ."""
     plain = case.values == "normal" and case.dtype == "float32" and not case.ragged
     return plain and "weight" in case.parameters and min(case.x.shape) > 2
+
+
+@pytest.mark.parametrize("part", [0, 2])
+def test_the_fuzzer_notices_another_residual(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    cases = (results.make(1, i) for i in range(2000))
+    case = next(one for one in cases if one.residual is not None and one.values == "normal" and one.x.size > 8)
+    assert case.residual is not None
+    case.check()
+    if part == 0:
+        case.residual = case.residual[0] * 1.01, *case.residual[1:]
+        expected = "residual, .*: total"
+    else:
+        correct = results.torch.autograd.backward
+        monkeypatch.setattr(results.torch.autograd, "backward", lambda y, dy: correct(y, [dy[0], dy[1] * 1.01]))
+        expected = "residual, .*: dx"
+    with pytest.raises(AssertionError, match=expected):
+        case.check()
 
 
 def test_a_failing_case_is_one_line_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ meant for small arrays.
 
     count = Σ s        mean = Σ s·x / count        m2 = Σ s·(x - mean)²        var = m2 / (count - ddof)
     rstd = 1 / sqrt(var + eps)   or   1 / (sqrt(var) + eps)
-    xhat = (x - mean)·rstd        y = xhat·weight + bias
+    xhat = (x - mean)·rstd        y = xhat·weight + bias, or an activation of that
 
 Sums run over the valid elements that share a statistic; s is the sample weight, or 1. With `center=False` the
 mean is 0.
@@ -41,6 +41,7 @@ class Case:
     center: bool = True
     ddof: int = 0
     eps_at: Literal["var", "std"] = "var"
+    activation: str | None = None
 
     @property
     def shape(self) -> Index:
@@ -68,6 +69,26 @@ class Case:
         var = self.variance(count, m2)
         denominator = math.sqrt(var + self.eps) if self.eps_at == "var" else math.sqrt(var) + self.eps
         return 0.0 if denominator == 0.0 else 1.0 / denominator
+
+
+def _gelu(z: float) -> tuple[float, float]:
+    p = math.erfc(-z / math.sqrt(2)) / 2
+    return z * p, p + z * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+
+def _silu(z: float) -> tuple[float, float]:
+    s = 1 / (1 + math.exp(-z))
+    return z * s, s + z * s * (1 - s)
+
+
+# The value at z, and the derivative there.
+ACTIVATIONS: dict[str | None, Callable[[float], tuple[float, float]]] = {
+    None: lambda z: (z, 1.0),
+    "relu": lambda z: (z, 1.0) if z > 0 else (0.0, 0.0),
+    "gelu": _gelu,
+    "silu": _silu,
+    "tanh": lambda z: (math.tanh(z), 1 - math.tanh(z) ** 2),
+}
 
 
 def positions(shape: Sequence[int]) -> Iterator[Index]:
@@ -119,10 +140,8 @@ def oracle_forward(
         count, mean, m2 = moments[key]
         rstd = case.rstd(count, m2)
         for index in members:
-            at = case.parameter_index(index)
-            w = 1.0 if weight is None else float(weight[at])
-            b = 0.0 if bias is None else float(bias[at])
-            y[index] = (float(x[index]) - mean) * rstd * w + b
+            xhat = (float(x[index]) - mean) * rstd
+            y[index], _ = _activated(case, xhat, case.parameter_index(index), weight, bias)
     return y, moments
 
 
@@ -142,7 +161,7 @@ def oracle_backward(
     """dx, dweight and dbias, as float64; where weight and bias are None, as if they were 1 and 0.
 
     `constant=True`: the moments do not depend on x. Otherwise moments, if given, must be those of x. The bias
-    is taken only so that both directions accept the same arguments.
+    only matters to an activation.
     """
     _check_shapes(case, x, valid, sample_weight)
     _check_shapes(case, dy)
@@ -159,13 +178,14 @@ def oracle_backward(
         deviation = {i: float(x[i]) - mean for i in members}
         s = {i: _weight_of(sample_weight, i) for i in members}
 
-        # y = xhat·weight + bias
+        # y = activation(z), z = xhat·weight + bias
         dxhat = {}
         for i in members:
             at = case.parameter_index(i)
-            dbias_terms[at].append(float(dy[i]))
-            dweight_terms[at].append(float(dy[i]) * deviation[i] * rstd)
-            dxhat[i] = float(dy[i]) * (1.0 if weight is None else float(weight[at]))
+            dz = float(dy[i]) * _activated(case, deviation[i] * rstd, at, weight, bias)[1]
+            dbias_terms[at].append(dz)
+            dweight_terms[at].append(dz * deviation[i] * rstd)
+            dxhat[i] = dz * (1.0 if weight is None else float(weight[at]))
 
         # xhat = (x - mean)·rstd, and rstd is a function of var. The path counts as 0 at m2 = 0, which is a
         # minimum of var, with slope 0, and a kink of sqrt(var), with none.
@@ -215,6 +235,13 @@ def _check_shapes(case: Case, *arrays: Array | None) -> None:
     for array in arrays:
         if array is not None and array.shape != case.shape:
             raise ValueError(f"oracle: arrays have the split shape {case.shape}, got {array.shape}.")
+
+
+def _activated(case: Case, xhat: float, at: Index, weight: Array | None, bias: Array | None) -> tuple[float, float]:
+    """y, and its derivative by what the activation takes."""
+    w = 1.0 if weight is None else float(weight[at])
+    b = 0.0 if bias is None else float(bias[at])
+    return ACTIVATIONS[case.activation](xhat * w + b)
 
 
 def _weight_of(sample_weight: Array | None, index: Index) -> float:

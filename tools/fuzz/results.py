@@ -1,7 +1,8 @@
 """One case computed by every engine: the reference in float64, the compiled kernels, and torch layers in two ways.
 
-Forward, backward, statistics and running statistics are compared, over patterns, layouts, dtypes, values from
-subnormal to the end of the range, inf and NaN, and every form of ragged data. Padding holds anything.
+Forward, backward, statistics and running statistics are compared, over patterns, layouts, activations, dtypes, values
+from subnormal to the end of the range, inf and NaN, and every form of ragged data. Padding holds anything. Norms over
+the last axis are layer and RMS norms of torch too, of a sum x + residual.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import numpy as np
 import truenorm as tn
 from tools.fuzz.tolerances import NARROW, WIDE, Array, Bounds, bounds, compare, greatest, spacing
 from truenorm import engine
+from truenorm.core.activation import ACTIVATIONS
 from truenorm.core.inputs import Normalized
 from truenorm.core.running import Convention, Running
 
@@ -59,6 +61,8 @@ PATTERNS: tuple[tuple[str, dict[str, int], str | None], ...] = (
     ("b [t] c", {}, "b"),
     ("b [t] (g [c])", {"g": 2}, "g"),
 )
+ROWS = ("b t [c]", "b [c]")  # layer and RMS norm of torch
+ROWS_TAKE = {"lengths", "valid", "along"}
 VALUES = (
     "normal",
     "offset",
@@ -78,7 +82,10 @@ Form = Literal["array", "nested", "packed sequence"]
 
 @dataclass
 class Case:
-    """Arguments of one forward and backward. x and dy hold numbers of `dtype`, in float64."""
+    """Arguments of one forward and backward. x and dy hold numbers of `dtype`, in float64.
+
+    residual   what is added to the input of a layer or RMS norm, and the gradient at their sum; x is this sum. Or None
+    """
 
     norm: tn.Norm
     dtype: str
@@ -92,6 +99,7 @@ class Case:
     order: str  # of x in memory
     form: Form
     momentum: Any
+    residual: tuple[Array, Array, Array] | None  # the input, what is added to it, and the gradient at x
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])
 
     def __str__(self) -> str:
@@ -99,7 +107,7 @@ class Case:
         return (
             f"{self.norm!r} of {self.dtype}{list(self.x.shape)}, values {self.values}, {self.order}, {self.form}, "
             f"ragged ({ragged}), parameters ({', '.join(self.parameters)}), padding={self.padding!r}, "
-            f"given={self.given is not None}, momentum={self.momentum}"
+            f"given={self.given is not None}, momentum={self.momentum}, residual={self.residual is not None}"
         )
 
     def check(self) -> tuple[int, int, int]:
@@ -107,7 +115,7 @@ class Case:
             expected = tn.forward(self.x, self.norm, **self.arguments())
             gradients = tn.backward(self.dy, expected)
         unit = WIDE if self.dtype == "float64" else NARROW
-        allowed = bounds(expected, self.dy, unit)
+        allowed = bounds(expected, self.dy, unit, self.dtype)
         if self.dtype != "bfloat16":
             for name in engine.available():
                 with using(name):
@@ -116,6 +124,8 @@ class Case:
             for name in engine.available():
                 with using(name):
                     self.with_torch(f"torch, {name}", expected, gradients, allowed)
+                    if self.residual is not None:
+                        self.with_residual(f"residual, {name}", expected, gradients, allowed)
         return self.counts[0], self.counts[1], self.counts[2]
 
     def arguments(self) -> dict[str, Any]:
@@ -156,7 +166,33 @@ class Case:
         elif rows is not None:
             y = torch.empty_like(y.data).index_copy(0, rows, y.data)
         y.backward(dy)
-        found = [y.detach(), x.grad, *(None if one is None else one.grad for one in (layer.weight, layer.bias))]
+        self.compare_torch(name, layer, y, x.grad, expected, gradients, allowed)
+
+    def with_residual(self, name: str, expected: Normalized, gradients: Any, allowed: Bounds) -> None:
+        """The layer or RMS norm of torch, of the input and what is added to it."""
+        assert self.residual is not None
+        dtype, norm = getattr(torch, self.dtype), self.norm
+        kind = tnt.LayerNorm if norm.center else tnt.RMSNorm
+        layer = kind(self.x.shape[-1], eps=norm.eps, activation=norm.activation, padding=self.padding)
+        for key in ("weight", "bias") if norm.center else ("weight",):
+            given = self.parameters.get(key)
+            setattr(layer, key, None if given is None else torch.nn.Parameter(torch.tensor(given)))
+        x, residual, dtotal = (in_order(torch.tensor(one).to(dtype), self.order) for one in self.residual)
+        ragged = {key: as_tensors(one) for key, one in self.ragged.items()}
+        y, total = layer(x.requires_grad_(), residual=residual.requires_grad_(), **ragged)
+        torch.autograd.backward([y, total], [torch.tensor(self.dy).to(dtype), dtotal])
+        assert torch.equal(x.grad.nan_to_num(), residual.grad.nan_to_num()), f"{name}: two gradients of one sum"
+        self.close(total.detach().double().numpy(), self.x, np.asarray(0.0), self.dtype, f"{name}: total")
+        with np.errstate(all="ignore"):
+            dx = gradients[0] + self.residual[2]
+            twice = allowed._replace(dx=allowed.dx + spacing(gradients[0], self.dtype) + spacing(dx, self.dtype))
+        self.compare_torch(name, layer, y, x.grad, expected, (dx, *gradients[1:]), twice)
+
+    def compare_torch(
+        self, name: str, layer: Any, y: Any, dx: Any, expected: Normalized, gradients: Any, allowed: Bounds
+    ) -> None:
+        parameters = (getattr(layer, key, None) for key in ("weight", "bias"))
+        found = [y.detach(), dx, *(None if one is None else one.grad for one in parameters)]
         arrays = [None if one is None else one.double().numpy() for one in found]
         # The dispatcher may have chosen the formula. The kernels are compared without torch, too.
         allowed = allowed._replace(dx=np.where(allowed.autograd_overflows, np.inf, allowed.dx))
@@ -262,6 +298,7 @@ def make(seed: int, number: int) -> Case:
         eps_at=str(rng.choice(["var", "var", "std"])),  # type: ignore[arg-type]
         sizes=sizes,
         affine=affine,
+        activation=str(rng.choice(ACTIVATIONS)) if rng.random() < 0.4 else None,  # type: ignore[arg-type]
     )
     dtype = str(rng.choice(DTYPES))
     shape = random_shape(rng, norm)
@@ -281,6 +318,13 @@ def make(seed: int, number: int) -> Case:
     valid = valid_elements(norm, shape, ragged)
     garbage = rounded(rng.choice(GARBAGE, shape), dtype)
     x, dy = np.where(valid, x, garbage), np.where(valid, dy, rng.permuted(garbage))
+    residual = None
+    if norm.pattern in ROWS and norm.eps_at == "var" and norm.ddof == 0 and ROWS_TAKE.issuperset(ragged):
+        input, more = x, rounded(random_values(rng, values, shape, dtype), dtype)
+        with np.errstate(all="ignore"):
+            more = np.where(np.abs(input + more) > greatest(dtype), 0.0, more)
+            x = rounded(input + more, dtype)
+        residual = input, more, rounded(rng.normal(0, 1, shape), dtype)
     parameters: dict[str, Array] = {}
     covered = layout.weight_shape if not packed else (channels,)
     for name in ("weight", "bias"):
@@ -304,6 +348,7 @@ def make(seed: int, number: int) -> Case:
         order=str(rng.choice(["contiguous", "contiguous", "transposed", "strided", "other byte order"])),
         form=form,
         momentum=[0.1, 1.0, None, "pooled"][rng.integers(4)],
+        residual=residual if given is None and (norm.center or "bias" not in parameters) else None,
     )
 
 

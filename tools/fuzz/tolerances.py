@@ -32,6 +32,16 @@ Results. Each further operation rounds once, so products of a few factors have a
             + 4 s |d| eta                                        d, or 2 d, times rstd² S2 / N, which may underflow
     dweight, dbias   like S2 and S1, over the elements of a weight
 
+Activations f of z = weight xhat + bias. z and dy f'(z) may be stored in the dtype of x, which rounds by at most the
+distance between neighbours there. |f'| ≤ 1.13 and |f''| ≤ 0.8, but of relu. eps = 2 u:
+
+    y       1.13 (δz + spacing(z)) + 5 eps |y| + 64 eta         f is within 5 units in the last place
+    dy f'   |dy| min(0.8 (δz + spacing(z)) + 2.5 eps, 1.3)      f' is within 2.5 eps
+            + spacing(dy f') + 2 u |dy f'|                      relu: |dy| where |z| ≤ δz + spacing(z), which bends
+
+At infinite z neither is determined. dy f' takes the place of dy in all that follows, and its error is added to those
+of S1, S2, dx, dweight and dbias.
+
 The torch formula leaves derivatives to autograd, which computes Σ dxhat d before it multiplies by rstd, and rstd³ times
 that before it divides by N: where these are beyond the largest number, dx of torch is not determined. The torch
 operations multiply Σ dy d by the weight and rstd afterwards. Where it is beyond the largest number, dx and dweight of
@@ -50,6 +60,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from truenorm.core.activation import Activation, activate, derive
 from truenorm.core.inputs import Normalized
 from truenorm.core.reference import rstd_of
 
@@ -75,15 +86,18 @@ class Bounds(NamedTuple):
     torch_sums: Array | None  # what sums of torch operations add to the error of dweight
 
 
-def bounds(out: Normalized, dy: Array, unit: float) -> Bounds:
-    """How far results with sums of this unit roundoff may be from `out` and its gradients, which have an error too."""
+def bounds(out: Normalized, dy: Array, unit: float, dtype: str) -> Bounds:
+    """How far results with sums of this unit roundoff may be from `out` and its gradients, which have an error too.
+
+    dtype: in which intermediate results may be stored
+    """
     with np.errstate(all="ignore"):
-        pairs = zip(_bounds(out, dy, unit), _bounds(out, dy, WIDE), strict=True)
+        pairs = zip(_bounds(out, dy, unit, dtype), _bounds(out, dy, WIDE, "float64"), strict=True)
         sums: list[Any] = [None if one is None or other is None else one + other for one, other in pairs]
         return Bounds(*sums)
 
 
-def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
+def _bounds(out: Normalized, dy: Array, u: float, dtype: str) -> Bounds:
     masked, norm, layout = out.masked, out.norm, out.masked.layout
     axes, split = layout.reduced, layout.statistics_split
     count, mean, m2 = (np.asarray(one, float).reshape(split) for one in _parts(out))
@@ -129,14 +143,19 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
     y = np.abs(weight) * dxhat_error + 6 * u * (np.abs(weight) * xhat + np.abs(bias))
     y = np.where(np.isinf(dxhat_error), np.inf, y)
 
-    g = np.abs(masked.arrange(dy))
-    dxhat = g * np.abs(weight)
-    signed = masked.arrange(dy) * weight
     xhat_signed = np.where(rstd == 0, 0.0, np.where(valid, x - mean, 0.0) * rstd)
+    signed_g, dg = masked.arrange(dy), np.zeros(1)
+    if norm.activation is not None:
+        y, signed_g, dg = _activated(norm.activation, xhat_signed * weight + bias, y, signed_g, u, dtype)
+    g = np.abs(signed_g)
+    dxhat = g * np.abs(weight)
+    signed = signed_g * weight
     k = depth(over(valid.astype(float)), u)
+    ddxhat = np.where(valid, dg * np.abs(weight), 0.0)
     s1, s2 = np.abs(over(signed)), np.abs(over(signed * xhat_signed))
-    e1 = k * u * over(dxhat) + n * eta
+    e1 = k * u * over(dxhat) + n * eta + over(ddxhat)
     e2 = over(_times(dxhat, dxhat_error)) + (k + 4) * u * over(dxhat * xhat) + n * eta
+    e2 = e2 + over(_times(ddxhat, xhat + dxhat_error))
     freedom = count - norm.ddof
     factor, dfactor = _factor(m2, dm2, freedom, out)
     through_mean = s * _ratio(s1, count) * norm.center
@@ -148,7 +167,7 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
         through_mean, through_var, errors = np.zeros_like(dxhat), np.zeros_like(dxhat), np.zeros_like(dxhat)
     terms = dxhat + through_mean + through_var
     dx = (
-        _times(high, 6 * u * terms + errors + 4 * (1 + s) * eta)
+        _times(high, 6 * u * terms + errors + ddxhat + 4 * (1 + s) * eta)
         + _times(drstd, terms)
         + 4 * s * _times(d, np.asarray(ETA))
     )
@@ -163,15 +182,16 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
     dx = np.where(lost & (out.given is None), np.inf, dx)
 
     k = depth(np.asarray(valid.sum(axis=layout.unweighted, keepdims=True), float), u)
-    dweight = (_times(g, dxhat_error)).sum(layout.unweighted, keepdims=True)
-    dweight = dweight + (k + 4) * u * (g * xhat).sum(layout.unweighted, keepdims=True) + k * eta
+    dg = np.where(valid, dg, 0.0)
+    dweight = (_times(g, dxhat_error) + _times(dg, xhat + dxhat_error)).sum(layout.unweighted, keepdims=True)
+    dweight = dweight + (k + 4) * u * _times(g, xhat).sum(layout.unweighted, keepdims=True) + k * eta
     dweight = np.where((valid & lost & (out.given is None)).any(layout.unweighted, keepdims=True), np.inf, dweight)
     some_rstd = np.where(np.isnan(high), 0.0, high)  # NaN if m2 is infinite: rstd is below 1e-153 there
     overflows = ~np.isfinite(over(g * d)) & np.isfinite(m2)
     some_rstd = np.where(overflows, np.inf, some_rstd)
     underflows = np.where(valid, _times(some_rstd, np.asarray(eta)), 0.0).sum(layout.unweighted, keepdims=True)
     high_cubed = np.maximum(high, 1.0) ** 3
-    dbias = k * u * g.sum(layout.unweighted, keepdims=True)
+    dbias = k * u * g.sum(layout.unweighted, keepdims=True) + dg.sum(layout.unweighted, keepdims=True)
     statistics, shape = layout.statistics, layout.weight_shape or ()
     return Bounds(
         off.reshape(statistics),
@@ -183,6 +203,19 @@ def _bounds(out: Normalized, dy: Array, u: float) -> Bounds:
         _restore(out, (~np.isfinite(over(dxhat * d) * high_cubed) & np.isfinite(m2)) | overflows),
         None if out.weight is None else underflows.reshape(shape),
     )
+
+
+def _activated(
+    activation: Activation, z: Array, dz: Array, dy: Array, u: float, dtype: str
+) -> tuple[Array, Array, Array]:
+    """The bound of activation(z), and dy times its derivative with a bound. dz: the bound of z."""
+    dz = dz + spacing(z, dtype)
+    y, g = activate(activation, z), derive(activation, dy, z)
+    bend = np.where(np.abs(z) <= dz, 1.0, 0.0) if activation == "relu" else np.minimum(0.8 * dz + 5 * u, 1.3)
+    dg = _times(np.abs(dy), bend) + spacing(g, dtype) + 2 * u * np.abs(g)
+    bound, eta = 1.13 * dz + 10 * u * np.abs(y), ETA if u == WIDE else NARROW_ETA
+    lost = np.isinf(z) | np.isnan(dz)  # at an infinite z it is the limit, or NaN, as of 0 * inf
+    return np.where(lost, np.inf, bound + 64 * eta), np.where(lost, 0.0, g), np.where(lost, np.inf, dg)
 
 
 def depth(n: Array, u: float) -> Array:
