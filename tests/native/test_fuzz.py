@@ -1,5 +1,6 @@
 """Engines agree on random cases, random calls do no harm, the fuzzer notices both, and sanitizers find nothing."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -54,6 +55,8 @@ def test_engines_agree_for_long() -> None:
         pytest.param(0, 40932, id="terms of dx that underflow before they are multiplied by a weight of 1000"),
         pytest.param(3, 6617, id="a sum of dy times deviations that overflows in torch"),
         pytest.param(2, 7899, id="a dweight that is not determined, and an m2 that is infinite"),
+        pytest.param(21, 1935, id="a dweight without valid elements of a statistic that is not finite"),
+        pytest.param(12, 963, id="silu of -inf"),
     ],
 )
 def test_cases_that_once_failed(seed: int, case: int) -> None:
@@ -93,22 +96,22 @@ def usable(case: results.Case) -> bool:
     return plain and "weight" in case.parameters and min(case.x.shape) > 2
 
 
-@pytest.mark.parametrize("part", [0, 2])
-def test_the_fuzzer_notices_another_residual(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fuzzer_notices_another_residual(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    cases = (results.make(1, i) for i in range(2000))
-    case = next(one for one in cases if one.residual is not None and one.values == "normal" and one.x.size > 8)
-    assert case.residual is not None
-    case.check()
-    if part == 0:
-        case.residual = case.residual[0] * 1.01, *case.residual[1:]
-        expected = "residual, .*: total"
-    else:
-        correct = results.torch.autograd.backward
-        monkeypatch.setattr(results.torch.autograd, "backward", lambda y, dy: correct(y, [dy[0], dy[1] * 1.01]))
-        expected = "residual, .*: dx"
-    with pytest.raises(AssertionError, match=expected):
-        case.check()
+    cases = [case for case in (results.make(1, i) for i in range(1000)) if case.residual is not None]
+    correct = results.torch.autograd.backward
+
+    def wrong(y: Any, dy: Any, *others: Any, **more: Any) -> None:
+        correct(y, [dy[0], dy[1] * 1.5] if isinstance(dy, list) else dy, *others, **more)
+
+    monkeypatch.setattr(results.torch.autograd, "backward", wrong)
+    found = []
+    for case in cases:
+        with contextlib.suppress(AssertionError):
+            case.check()
+            continue
+        found.append(case)
+    assert len(found) > len(cases) / 2  # the others have gradients that are not determined
 
 
 def test_a_failing_case_is_one_line_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,7 @@ def _bounds(out: Normalized, dy: Array, u: float, dtype: str) -> Bounds:
     dx = (
         _times(high, 6 * u * terms + errors + ddxhat + 4 * (1 + s) * eta)
         + _times(drstd, terms)
-        + 4 * s * _times(d, np.asarray(ETA))
+        + 4 * _times(s, _times(d, np.asarray(ETA)))
     )
     # rstd² leaves float64: eps is 0 and the squared deviations are subnormal. Or the sums do, of finite values, which
     # kernels may multiply by the weight afterwards; or the coefficient by which they multiply d.

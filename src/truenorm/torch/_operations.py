@@ -214,9 +214,10 @@ def _parameter(values: Tensor | None, like: Tensor, mask: Mask) -> Tensor | None
 # ---- backward ----
 
 
-def _derive(activation: str | None, dy: Tensor, z: Tensor) -> Tensor:
-    """dy times the derivative of the activation at z, by what autograd calls for these functions."""
+def _derive(mask: Mask, dy: Tensor, z: Tensor) -> Tensor:
+    """dy times the derivative of the activation at z, by what autograd calls for these functions; 0 where not valid."""
     aten: Any = torch.ops.aten
+    activation = mask.norm.activation
     if activation == "relu":
         found = aten.threshold_backward(dy, z, 0)
     elif activation == "gelu":
@@ -226,7 +227,7 @@ def _derive(activation: str | None, dy: Tensor, z: Tensor) -> Tensor:
     else:
         found = aten.tanh_backward(dy, z.tanh())
     derived: Tensor = found
-    return derived
+    return derived if mask.valid is None else torch.where(mask.valid, derived, 0.0)
 
 
 class _Sums(NamedTuple):
@@ -240,12 +241,15 @@ def _sum(dy: Tensor, deviations: Tensor, statistics: Statistics, mask: Mask) -> 
     axes = mask.layout.axes
     inner = tuple(i for i in mask.layout.reduced if not axes[i].weighted)
     rest, rstd = statistics.rest, statistics.rstd
+    # Where nothing is valid dy and deviations are 0: the sums are 0 too, also of a statistic that is not finite.
     if not inner and mask.segments is None:  # each element has a weight of its own
         xhat = scale_and_add(deviations, rstd, None if rest is None else -rest * rstd)
-        return _Sums(dy, torch.mul(dy, xhat, out=xhat if is_in_place(dy) else None))
+        product = torch.mul(dy, xhat, out=xhat if is_in_place(dy) else None)
+        return _Sums(dy, product if mask.valid is None else torch.where(mask.valid, product, 0.0))
     first, second = total(dy, mask, inner), total_product(dy, deviations, mask, inner)
+    nothing = (rstd == 0) | ((first == 0) & (second == 0))  # where rstd is 0 the sum may be infinite
     second = second if rest is None else second - first * rest
-    return _Sums(first, torch.where(rstd == 0, 0.0, second * rstd))  # the sum may be infinite there
+    return _Sums(first, torch.where(nothing, 0.0, second * rstd))
 
 
 def _statistic_sums(sums: _Sums, weight: Tensor | None, mask: Mask) -> tuple[Tensor, Tensor]:
@@ -326,7 +330,7 @@ def backward(
     if not fixed or needed[1] or activation is not None:
         deviations = subtract(select(x, x, mask), statistics.origin, mask)
     if activation is not None:
-        selected = _derive(activation, selected, _affine(deviations, statistics, mask, weight, bias))
+        selected = _derive(mask, selected, _affine(deviations, statistics, mask, weight, bias))
     weight = _parameter(weight, selected, mask)
     if (needed[0] and not fixed) or needed[1] or needed[2]:
         sums = _sum(selected, deviations, statistics, mask)
@@ -401,5 +405,5 @@ class OperationsVerbs:
         selected = select(dy, x, self.mask)
         if self.keeps_bias:
             z = _affine(deviations, statistics, self.mask, weight, bias)
-            selected = _derive(self.mask.norm.activation, selected, z)
+            selected = _derive(self.mask, selected, z)
         return selected, deviations, statistics
