@@ -186,3 +186,21 @@ def test_moments_that_one_pattern_measured_serve_another() -> None:
     plain = tn.Moments(moments.count, moments.mean, moments.m2)
     mine, expected = (tn.forward(x, tn.Norm("b [t] c"), moments=one) for one in (moments, plain))
     assert_same_bits(mine.y, expected.y, "y")
+
+
+@pytest.mark.parametrize("width", [3, LANES, 100])
+def test_a_row_beyond_float_changes_no_bit_of_those_beside_it(width: int) -> None:
+    rng = np.random.default_rng(31)
+    norm = tn.layer(eps=0.0)
+    x = offset_data(rng, (9, width)).astype(np.float32)
+    dy, weight, bias = (odd(rng, shape).astype(np.float32) for shape in ((9, width), (width,), (width,)))
+    plain = run(x, dy, norm, weight=weight, bias=bias)
+    for place in (0, 4, 8):
+        other = x.copy()
+        other[place] *= np.float32(1e-36)  # its rstd is 1e36
+        found, kept = run(other, dy, norm, weight=weight, bias=bias), np.arange(9) != place
+        for name in ("y", "dx"):
+            one, two = getattr(found, name), getattr(plain, name)
+            assert_same_bits(one[kept], two[kept], f"{name} beside row {place}")
+            assert np.isfinite(one).all() or name == "dx"
+        assert_close(found.y[place], plain.y[place], 1e-3, "y of the row")

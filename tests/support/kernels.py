@@ -27,7 +27,7 @@ from truenorm.core.reference import rstd_of
 # What the kernels cut their work into. A round of lanes is 128 bytes: 32 floats.
 LANES, BLOCK, TILE, BLOCK_ROWS, CHUNK_ROWS, GROUP = 32, 2048, 512, 64, 512, 16
 PIECE_OF_PLANES = 8192
-STREAMED = 2**24  # bytes of an output from which on it is written past the caches
+STREAMED = 2**25  # bytes of an output that is written past the caches of every machine if it has more
 DTYPES = (np.float16, np.float32, np.float64)
 
 

@@ -12,11 +12,27 @@
 #if defined(TRUENORM_X86)
 #include <emmintrin.h>
 #endif
+#if defined(__unix__)
+#include <unistd.h>
+#endif
 
 namespace truenorm {
 
-constexpr std::int64_t STREAMED_BYTES = std::int64_t{1} << 24;  // outputs of this size and more
-constexpr std::int64_t PIECE = 1024;                            // elements that are gathered before they are streamed
+// Outputs of more bytes than the last cache holds are streamed. Most processors share it among more threads than a call
+// has, so it counts up to MOST_CACHED; it is not always known.
+constexpr std::int64_t LEAST_CACHED = std::int64_t{1} << 24, MOST_CACHED = std::int64_t{1} << 25;
+inline std::int64_t cached_bytes() {
+    static const std::int64_t found = [] {
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+        return std::clamp<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), LEAST_CACHED, MOST_CACHED);
+#else
+        return LEAST_CACHED;
+#endif
+    }();
+    return found;
+}
+
+constexpr std::int64_t PIECE = 1024;  // elements that are gathered before they are streamed
 
 constexpr std::size_t LINE = 64;
 
@@ -64,7 +80,7 @@ public:
            const T* more = nullptr)
         : base(base),
           streamed(!padded && sizeof(T) >= sizeof(float) &&
-                   elements * static_cast<std::int64_t>(sizeof(T)) >= STREAMED_BYTES),
+                   elements * static_cast<std::int64_t>(sizeof(T)) > cached_bytes()),
           activation(activation),
           more(more) {}
 
