@@ -77,8 +77,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nodes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether kernels are nodes of torch's autograd graph, or functions in Python."""
+def nodes(on_engine: str | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether kernels are nodes of torch's autograd graph, or functions in Python.
+
+    It comes after on_engine, so that what a test patches is undone before the engine is.
+    """
     if getattr(request, "param", None) == "without nodes":
         monkeypatch.setattr("truenorm.torch._kernel.nodes", None)
 
