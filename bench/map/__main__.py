@@ -148,7 +148,7 @@ def summarize(rows: list[Row], worst: int) -> None:
 
 def publish(path: Path, page: Path) -> None:
     from bench.map.cells import COUNT
-    from bench.map.pictures import draw
+    from bench.map.pictures import draw, links
     from bench.map.results import newest
     from bench.map.summary import render
     from bench.table import replace
@@ -158,7 +158,8 @@ def publish(path: Path, page: Path) -> None:
         raise click.ClickException(f"{path.name} has no cell that was measured undisturbed. Run python -m bench.map.")
     for file in draw(results.reliable(), page.parent / "speed"):
         click.echo(f"wrote {file.name}", err=True)
-    page.write_text(replace(page.read_text("utf-8"), render(results, COUNT), "map"), "utf-8")
+    section = f"{render(results, COUNT)}\n\n{links()}"
+    page.write_text(replace(page.read_text("utf-8"), section, "map"), "utf-8")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,12 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     return written
 
 
+def links() -> str:
+    """The pictures in Markdown, for a page beside their folder."""
+    text = "Fields have the median of their cells, and the lowest below it. Blue: truenorm is faster; orange: slower."
+    return "\n\n".join([text, *(f"![{shows}](speed/{name}.svg)" for name, (shows, _) in PICTURES.items())])
+
+
 def picture(rows: Sequence[Row], panels: Sequence[tuple[str, Axis, Axis, Callable[[Row], bool]]]) -> Any:
     """Heat maps side by side, two a line."""
     charts = [heat_map([row for row in rows if belongs(row)], x, y, title) for title, x, y, belongs in panels]

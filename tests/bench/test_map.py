@@ -272,7 +272,7 @@ def test_the_section_names_the_slowest_cells_the_machine_and_the_date() -> None:
 @pytest.mark.slow
 def test_pictures_and_section_are_written(tmp_path: Path) -> None:
     pytest.importorskip("altair", reason="altair is not installed")
-    from bench.map.pictures import EXTREME, LAYER, PADDING, PICTURES, fields
+    from bench.map.pictures import EXTREME, LAYER, PADDING, PICTURES, fields, links
 
     page, file = tmp_path / "speed.md", tmp_path / "map.jsonl"
     page.write_text("before <!-- map --> old <!-- /map --> after")
@@ -284,7 +284,7 @@ def test_pictures_and_section_are_written(tmp_path: Path) -> None:
     for row in found.rows.values():
         append(file, row)
     assert CliRunner().invoke(command.main, arguments, catch_exceptions=False).exit_code == 0
-    assert page.read_text() == f"before <!-- map -->\n{render(found, len(sample()))}\n<!-- /map --> after"
+    assert page.read_text() == f"before <!-- map -->\n{render(found, len(sample()))}\n\n{links()}\n<!-- /map --> after"
     written = sorted(one.name for one in (tmp_path / "speed").iterdir())
     assert written == sorted(f"{name}.{suffix}" for name in PICTURES for suffix in ("svg", "png"))
     svg = (tmp_path / "speed" / "size.svg").read_text()
