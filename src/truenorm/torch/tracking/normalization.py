@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from truenorm.torch import functional as ragged
+from truenorm.torch.tracking.calls import name_of
 from truenorm.torch.tracking.convolution import without_positions
+from truenorm.torch.tracking.counts import note_counts
 from truenorm.torch.tracking.inputs import Fresh
+from truenorm.torch.tracking.numbers import plain
 from truenorm.torch.tracking.registry import rule
 from truenorm.torch.tracking.tag import Lost, Padding, Tag, has_role
 from truenorm.torch.tracking.tracker import Tracker
@@ -42,6 +45,10 @@ def norm(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     function, names = KINDS[func]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     x: Tensor = given["input"]
+    for name in ("eps", "momentum"):
+        if isinstance(given.get(name), float):  # perhaps of the number of positions
+            note_counts(tracker, name_of(func), [given[name]])
+            given[name] = plain(given[name])
     by_row = "normalized_shape" in given
     tag = _positions(tracker, func, x, x.dim() - len(given["normalized_shape"]) if by_row else None)
     if tag is None:

@@ -18,7 +18,7 @@ from torch.nn import functional
 from truenorm.torch.tracking.alone import alone, alone_by_row
 from truenorm.torch.tracking.convolution import after, positions_of, spread, without_positions
 from truenorm.torch.tracking.counts import note_mixing, take_counts
-from truenorm.torch.tracking.numbers import of_sequence
+from truenorm.torch.tracking.numbers import of_sequence, plain
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.tag import Padding, Tag
 from truenorm.torch.tracking.tracker import Tracker
@@ -182,11 +182,13 @@ def interpolate(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict
     if scale is None:
         sizes = given["size"]
         sizes = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,) * count
-        if tag.has_padding or any(x.shape[axis] != sizes[axis - 2] for axis in tag.extents):
+        if tag.has_padding:
             # A constant: for a sequence alone it is the same number. Sizes of padded tensors are no plain numbers.
             return tracker.lose(func(x, **given), func, "size= does not say how the lengths change: use scale_factor=")
-        scale = 1.0
-    elif not mode.startswith("nearest") or given.get("recompute_scale_factor"):
+        result = func(x, **given)
+        tracker.set(result, after(tag, result, lambda _, i: plain(sizes[i]), tag.padding))
+        return result
+    if not mode.startswith("nearest") or given.get("recompute_scale_factor"):
         return alone(tracker, func, x, tag, lambda one: func(one, **given))
     scales = tuple(scale) if isinstance(scale, (tuple, list)) else (scale,) * count
     if not mode.startswith("nearest"):  # the size stays, and neighbours are read with the weight 0
