@@ -49,3 +49,24 @@ def test_an_eps_of_positions_is_reported_in_each_call(name: str) -> None:
         with tnt.padded(lengths=lengths) as context:
             model(normal(3, 3, 19))
         assert [one.split(" in ")[0] for one in context.report.mixed] == [name]
+
+
+ARGUMENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "conv1d": lambda y: functional.conv1d(y, torch.ones(4, 4, 3), padding=y.shape[-1] // 4),
+    "conv_transpose1d": lambda y: functional.conv_transpose1d(y, torch.ones(4, 4, 3), padding=y.shape[-1] // 8),
+    "roll": lambda y: y.roll(y.shape[-1] // 2, -1),
+    "scaled_dot_product_attention": lambda y: (
+        functional.scaled_dot_product_attention(y.mT, y.mT, y.mT, scale=y.shape[-1] ** -0.5).mT
+    ),
+    "unfold": lambda y: y.unfold(-1, y.shape[-1] // 3, 2).sum(-1),
+}
+
+
+@pytest.mark.parametrize("lengths", [[19, 8, 13], [19, 19, 19]], ids=str)
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_number_of_positions_as_an_argument_is_reported_where_it_differs(name: str, lengths: list[int]) -> None:
+    model = Between(ARGUMENTS[name])
+    for _ in range(2):
+        with tnt.padded(lengths=lengths) as context:
+            model(normal(3, 3, 19))
+        assert [one.split(" in ")[0] for one in context.report.mixed] == [name] * (lengths[1] == 8)

@@ -248,3 +248,12 @@ def test_a_tensor_that_left_a_transform_and_one_that_begins_anywhere() -> None:
     odd = torch.frombuffer(bytearray(81), dtype=torch.uint8)[1:]
     x = torch.empty(0).set_(odd.untyped_storage()[1:], 0, (4, 5))
     torch.testing.assert_close(tnt.LayerNorm(5)(x), torch.zeros(4, 5))
+
+
+@pytest.mark.parametrize("lost", ["dy", "x"])
+def test_backward_beside_the_kernels_notices_tensors_that_lost_their_memory(lost: str) -> None:
+    layer, x, dy = tnt.LayerNorm(16), normal(5, 16).requires_grad_(), normal(5, 16)
+    y = layer(x)
+    {"dy": dy, "x": x}[lost].untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match=f"{lost}: a tensor with memory of its own, got one that lost it."):
+        torch.autograd.grad(y, x, dy, create_graph=lost == "x")

@@ -193,6 +193,7 @@ def differentiate(
         found = backward(x, dy, weight, bias, bias_dtype, call, plan, needed, dtotal)
         if found is not None:
             return found
+    check_memory(x=x, dy=dy, weight=weight, bias=bias)
     mask, fixed = _mask(context, x), _fixed_statistics(context)
     bias = _empty_bias(plan, bias_dtype) if bias is None else bias
     gradients: tuple[Tensor | None, ...]

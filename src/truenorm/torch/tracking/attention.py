@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from truenorm.torch._compat import version_of
 from truenorm.torch._inputs import values_are_readable
-from truenorm.torch.tracking.counts import OF_POSITIONS
+from truenorm.torch.tracking.calls import name_of
+from truenorm.torch.tracking.counts import OF_POSITIONS, note_counts
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.registry import named, rule
 from truenorm.torch.tracking.states import MADE
@@ -116,11 +117,13 @@ class KeptAttention:
 @rule(functional.scaled_dot_product_attention, reads_inputs=True, repeats=True)
 def scaled_dot_product_attention(tracker: Tracker, func: Any, args: Args, kwargs: Kwargs) -> Any:
     given = {**dict(zip((*OPERANDS, "attn_mask", "dropout_p", "is_causal"), args, strict=False)), **kwargs}
+    note_counts(tracker, name_of(func), [given.get("scale")])
     operands = [given[name] for name in OPERANDS]
     states = [tracker.look(one) for one in operands]
     own: Tensor | None = given.get("attn_mask")
     sizes = [one.shape for one in operands]
-    key = (*states, *sizes, id(own), None if own is None else version_of(own), bool(given.get("is_causal")))
+    mask = None if own is None else (id(own), version_of(own), own.requires_grad)
+    key = (*states, *sizes, mask, bool(given.get("is_causal")))
     kept: KeptAttention | None = tracker.attention
     if kept is not None and kept.key == key:
         given["attn_mask"], given["is_causal"] = kept.mask, False
@@ -153,8 +156,11 @@ def _find_keys(tracker: Tracker, func: Any, given: Kwargs, kept_as: tuple[Any, .
     query, key, value = tags
     own, ndim, device = given.get("attn_mask"), given["query"].dim(), given["key"].device
     reads = _keys(key, value, ndim)
-    if reads is None or any(tag is not None and has_role(tag.axes[-1]) for tag in tags):
-        return tracker.lose(func(**given), func, "its arguments have different lengths, or channels that are positions")
+    same_rank = all(given[name].dim() == ndim for name in OPERANDS)
+    if reads is None or not same_rank or any(tag is not None and has_role(tag.axes[-1]) for tag in tags):
+        return tracker.lose(
+            func(**given), func, "its arguments differ in length or rank, or have channels that are positions"
+        )
     rows = query.axes if query is not None else (*reads.axes[:-2], (Factor(given["query"].shape[-2]),), reads.axes[-1])
     axes = (*rows[:-1], (Factor(given["value"].shape[-1]),))
     # A mask of the caller may leave nothing to a query, whose result is then NaN.

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from truenorm.torch.tracking.calls import tensors_in
+from truenorm.torch.tracking.calls import name_of, tensors_in
+from truenorm.torch.tracking.counts import note_counts
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.numbers import plain
 from truenorm.torch.tracking.registry import rule
@@ -99,6 +100,7 @@ def where(tag: Tag) -> str:
 def convolution(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
+    note_counts(tracker, name_of(func), given)
     x, weight = given.pop("input"), given["weight"]
     count = weight.dim() - 2
     tag = positions_of(tracker, func, x, count, several=True)
@@ -131,6 +133,7 @@ def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
     """Each position is spread over a kernel; what lies behind the new length comes from padding, and is padding."""
     names = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
+    note_counts(tracker, name_of(func), given)
     x, weight = given.pop("input"), given["weight"]
     count = weight.dim() - 2
     tag = positions_of(tracker, func, x, count, several=True)
@@ -155,6 +158,7 @@ def transposed(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[
 def windows(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """(b, c, h, w): the windows that a convolution reads, as (b, c * kernel, windows)."""
     given = {**dict(zip(("input", "kernel_size", "dilation", "padding", "stride"), args, strict=False)), **kwargs}
+    note_counts(tracker, name_of(func), given)
     x = given.pop("input")
     tag = positions_of(tracker, func, x, 2)
     if tag is None:

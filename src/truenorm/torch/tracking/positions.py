@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from truenorm.torch.tracking.alone import alone, alone_by_row, cat_positions
-from truenorm.torch.tracking.calls import tensors_in
-from truenorm.torch.tracking.counts import as_count, note_mixing, note_places, take_counts
+from truenorm.torch.tracking.calls import name_of, tensors_in
+from truenorm.torch.tracking.counts import as_count, note_counts, note_mixing, note_places, take_counts
 from truenorm.torch.tracking.inputs import Fresh
 from truenorm.torch.tracking.numbers import of_sequence, plain
 from truenorm.torch.tracking.registry import named, rule
@@ -283,6 +283,7 @@ def reorder(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any]
     if isinstance(found, Tag) and found.is_ragged:
         if any(factor.role is BATCH for axis in _reordered(func, args, kwargs) for factor in found.axes[axis]):
             return tracker.lose(func(*args, **kwargs), func, "another order of the batch")
+        note_counts(tracker, name_of(func), (args[1:], kwargs))
         return alone(tracker, func, x, found, lambda one: func(one, *args[1:], **kwargs))
     note_mixing(tracker, func, x, _reordered(func, args, kwargs))
     result = func(*args, **kwargs)
@@ -307,6 +308,7 @@ def unfold(tracker: Tracker, func: Any, args: Arguments, kwargs: dict[str, Any])
     """Windows of positions: as many as fit into the sequence."""
     given = {**dict(zip(("input", "dimension", "size", "step"), args, strict=False)), **kwargs}
     x = given["input"]
+    note_counts(tracker, name_of(func), [given["size"], given["step"]])
     found = tracker.look(x)
     result = func(*args, **kwargs)
     if isinstance(found, Tag):

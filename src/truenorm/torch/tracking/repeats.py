@@ -31,6 +31,9 @@ SIMPLE = {
     int, float, bool, str, complex, type(None), type(...), torch.dtype, torch.device, torch.memory_format, torch.layout
 }  # fmt: skip
 
+# They may change a mask without its version: by way of `mask.data`, whose own version it is then.
+_data: Any = Tensor.data
+UNCOUNTED_WRITES: set[Any] = {Tensor.__setitem__, _data.__set__, Tensor.copy_, Tensor.fill_, Tensor.masked_fill_}
 
 MOST_KEPT = 8  # for so many different lengths
 MOST_CALLS = 10_000  # of each

@@ -18,7 +18,7 @@ from truenorm.torch.tracking.inputs import Fresh, Input
 from truenorm.torch.tracking.masks import Masks
 from truenorm.torch.tracking.numbers import plain
 from truenorm.torch.tracking.registry import READS_INPUTS, REPEATS, RULES
-from truenorm.torch.tracking.repeats import key_of, repeats_for
+from truenorm.torch.tracking.repeats import UNCOUNTED_WRITES, key_of, repeats_for
 from truenorm.torch.tracking.report import Notes
 from truenorm.torch.tracking.states import MADE, ByTensor, State, States
 from truenorm.torch.tracking.tag import Extent, Factor, Gaps, Lost, Padding, Tag, longest, make_tag
@@ -314,6 +314,8 @@ class Tracker(Masks):
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function of torch, with its rule, unless a call like it had it."""
+        if func in UNCOUNTED_WRITES:
+            self.attention = None
         key = key_of(self, func, args, kwargs) if func in REPEATS and not self.recording else None
         state = self.repeats.states.get(key) if key is not None else None
         if state is not None:
