@@ -9,9 +9,9 @@ import pytest
 from torch import Tensor, nn, no_grad
 from torch.nn import functional
 from torch_data import normal
+from tracked import count_calls
 
 import truenorm.torch as tnt
-from truenorm.torch.tracking.tracker import Tracker
 
 LENGTHS = [9, 4]
 
@@ -59,17 +59,7 @@ def test_calls_of_python_for_each_function_of_torch(lengths: list[int], most: in
             model(x)
 
     padded(LENGTHS)
-    functions = 0
-    call = Tracker.call
-
-    def counted(*args: Any) -> Any:
-        nonlocal functions
-        functions += 1
-        return call(*args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tracker, "call", counted)
-        padded(LENGTHS)
+    functions = count_calls("call", lambda: padded(LENGTHS))
     model(x)
     added = calls(lambda: padded(lengths)) - calls(lambda: model(x))
     assert added / functions < most

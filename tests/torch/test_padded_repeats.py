@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_data import normal
+from tracked import count_calls
 
 import truenorm.torch as tnt
 from truenorm.torch.tracking import repeats
@@ -191,18 +192,7 @@ def test_what_a_key_cannot_describe_has_none(name: str) -> None:
 
 def count_rules(run: Callable[[], Any]) -> int:
     """How many rules are called."""
-    found = 0
-    call = Tracker._call_rule
-
-    def counted(*args: Any) -> Any:
-        nonlocal found
-        found += 1
-        return call(*args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tracker, "_call_rule", counted)
-        run()
-    return found
+    return count_calls("_call_rule", run)
 
 
 def block(x: Tensor, linear: nn.Linear) -> Tensor:
