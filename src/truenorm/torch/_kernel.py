@@ -230,8 +230,8 @@ def backward(
     # Something is not as the kernel reads it: usually the strides of dy, or of what a hook on saved tensors returned.
     if any(_compat.is_batched_gradient(one) or not is_readable(one) for one in (dy, dtotal) if one is not None):
         return None
-    x = in_order(x, call.channels_last)
-    weight, bias = (one if one is None else one.contiguous() for one in (weight, bias))
+    x = in_order(x.resolve_neg(), call.channels_last)
+    weight, bias = (one if one is None else one.resolve_neg().contiguous() for one in (weight, bias))
     dx = torch.empty_like(x) if needed[0] else None
     if x.shape == dy.shape:
         more = None if dtotal is None else torch.empty_like(x).copy_(dtotal)
